@@ -146,6 +146,7 @@ def find_details(account: Account, job_id: str, now: float) -> dict[str, object]
         "problem": job.problem,
         "retries": sum(ends.count for ends in account.database.attempts.ends(job_id)),
         "not_tried_again": count_refusals(job, account.database.local_jobs.failed(job_id)),
+        "blocks": [asdict(block) for block in progress.blocked],
         "may_end": None if end is None else render_time(end),
         "stalled": list(progress.silent),
         "credentials": [

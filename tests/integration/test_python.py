@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from jobmanager import UserError
 from jobmanager.commands.python import (
     BadRequest,
     CallFailed,
@@ -206,6 +207,12 @@ def test_what_is_not_there_is_said(state: Path) -> None:
         job.log(lines=-1)
     with pytest.raises(ValueError, match="there is no state 'runing': it is one of pending, active"):
         grid_jobs(state="runing")
+    for since in ("yesterday", 7):
+        with pytest.raises(UserError, match=f"{since!r}"):
+            grid_jobs(since=since)  # type: ignore[arg-type]
+    for asked_by_number in (lambda: grid_job(7), lambda: query("1", job=7)):  # type: ignore[arg-type]
+        with pytest.raises(UserError, match="a grid job is named by its id or its name, a text, not by 7"):
+            asked_by_number()
     assert "there is no grid job zzzzzzzz" in JobHandle("zzzzzzzz", str(state))._repr_html_()
     assert grid_jobs(state_dir=state / "elsewhere") == []
 
@@ -231,6 +238,9 @@ def test_a_handle_says_what_the_commands_say(samgrid: Samgrid, state: Path) -> N
     assert local_job.succeeded
     assert status.submitted <= (local_job.started or before) <= (local_job.ended or before)
     assert grid_jobs(name="all is *", since=before) == [grid_job("all is true")] == [job]
+    assert grid_jobs(since="1h") == grid_jobs(since=before.date()) == [grid_job(job)] == [job]
+    with pytest.warns(UserWarning, match="nothing in the documents is called local-jop"):
+        assert query("//local-jop") == []
     assert grid_jobs(state="failed") == grid_jobs(since=datetime.now(UTC).replace(year=2100)) == []
 
 

@@ -6,6 +6,7 @@ What others see is imported relatively, as in `adapters`: their type checkers kn
 from ... import UserError
 from ...control.resubmission import NotRepeatable, UnknownRequest
 from ...database.grid_jobs import UnknownJob
+from ...database.local_jobs import Blocked
 from ...database.sqlite import DatabaseError
 from ...requests.attributes import BadRequest
 from ...requests.job_types import HandlerError
@@ -13,12 +14,14 @@ from ...site.configuration import ConfigurationError
 from ...site.places import StateFolderError
 from ...views.query import Item, QueryError
 from ...views.watching import CannotGoOn
-from .handles import JobHandle, NoOutput, Recovered, grid_job, grid_jobs, query, recover, submit
+from .handles import BadArgument, JobHandle, NoOutput, Recovered, grid_job, grid_jobs, query, recover, submit
 from .mapping import CallFailed, MapHandle, submit_map
 from .statuses import CredentialStatus, JobStatus, LocalJobStatus, PhaseProgress, StepStatus
 
 __all__ = [
+    "BadArgument",
     "BadRequest",
+    "Blocked",
     "CallFailed",
     "CannotGoOn",
     "ConfigurationError",

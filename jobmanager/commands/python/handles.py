@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobmanager import UserError
+from jobmanager.commands.arguments import read_since
 from jobmanager.site.account import open_account
 
 from ...views.query import Item
@@ -24,6 +25,10 @@ from .statuses import JobStatus, LocalJobStatus, read_local_status, read_status
 if TYPE_CHECKING:
     from adapters import Value
     from jobmanager.site.account import Account
+
+
+class BadArgument(UserError, ValueError):
+    """A function was given what it cannot take; the message says what it takes."""
 
 
 class NoOutput(UserError):
@@ -198,7 +203,7 @@ def _opened(state_dir: str | os.PathLike[str] | None, is_made: bool = False) -> 
 
 def _check_lines(lines: int | None) -> None:
     if lines is not None and lines < 0:
-        raise ValueError(f"lines must be at least 0, or None for all, not {lines}")
+        raise BadArgument(f"lines must be at least 0, or None for all, not {lines}")
 
 
 def _find_tar(account: "Account", job_id: str) -> Path:
@@ -263,13 +268,19 @@ def submit(
         return JobHandle(job_id, str(account.places.root))
 
 
-def grid_job(word: str, *, state_dir: str | os.PathLike[str] | None = None) -> JobHandle:
+def grid_job(word: JobHandle | str, *, state_dir: str | os.PathLike[str] | None = None) -> JobHandle:
     """The grid job of that id, of which as much is enough as is unique, or of that name.
 
     :raises UnknownJob: there is none, or several.
     """
     with _opened(state_dir) as account:
-        return JobHandle(account.database.grid_jobs.find(word), str(account.places.root))
+        return JobHandle(_find(account, word), str(account.places.root))
+
+
+def _find(account: "Account", job: JobHandle | str) -> str:
+    if not isinstance(job, JobHandle | str):
+        raise BadArgument(f"a grid job is named by its id or its name, a text, not by {job!r}")
+    return job.id if isinstance(job, JobHandle) else account.database.grid_jobs.find(job)
 
 
 def grid_jobs(
@@ -278,24 +289,37 @@ def grid_jobs(
     type: str | None = None,
     state: str | None = None,
     owner: str | None = None,
-    since: datetime | None = None,
+    since: date | str | None = None,
     state_dir: str | os.PathLike[str] | None = None,
 ) -> list[JobHandle]:
     """The grid jobs that fit everything that is given, the newest last.
 
     :param name: pattern, with * and ? as in the shell.
     :param state: its state, or once it has ended done, failed or cancelled.
-    :param since: submitted then, or later.
-    :raises ValueError: there is no such state.
+    :param since: submitted then, or later: a moment, a day, or a text as the command line takes it, such as ``36h``.
+    :raises BadArgument: there is no such state, or this is no time.
     """
     from jobmanager.database.database import STANDINGS, Choice
 
     if state is not None and state not in STANDINGS:
-        raise ValueError(f"there is no state {state!r}: it is one of {', '.join(STANDINGS)}")
-    choice = Choice(type, state, owner, None if since is None else since.timestamp(), name)
+        raise BadArgument(f"there is no state {state!r}: it is one of {', '.join(STANDINGS)}")
+    choice = Choice(type, state, owner, _read_since(since), name)
     with _opened(state_dir) as account:
         rows = account.database.grid_jobs.overview(choice=choice)
         return [JobHandle(row.id, str(account.places.root)) for row in rows]
+
+
+def _read_since(since: date | str | None) -> float | None:
+    if since is None:
+        return None
+    if isinstance(since, datetime):
+        return since.timestamp()
+    if not isinstance(since, date | str):
+        raise BadArgument(f"since is a time, or a text such as '36h', not {since!r}")
+    try:
+        return read_since(str(since), time.time())
+    except ValueError as error:
+        raise BadArgument(f"since: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -343,7 +367,7 @@ def query(
 ) -> list[Item]:
     """What an XPath expression finds in the documents of all grid jobs, or of one.
 
-    Grid jobs whose documents cannot be read are left out, with a warning.
+    Grid jobs whose documents cannot be read are left out, with a warning. Names that may be misspelt are warned of.
 
     :param job: at hand, or its id or name.
     :param xquery: it is XQuery 3.1, or XPath 3.1: needs the extra ``xquery``.
@@ -352,14 +376,14 @@ def query(
     """
     import warnings
 
-    from jobmanager.views.query import Language, QueryLimits, run_limited
+    from jobmanager.views.query import Language, QueryLimits, check_names, run_limited
 
     language = Language.XQUERY if xquery else Language.XPATH
     with _opened(job.state_dir if isinstance(job, JobHandle) else state_dir) as account:
-        job_id = account.database.grid_jobs.find(job) if isinstance(job, str) else job.id if job else None
+        job_id = None if job is None else _find(account, job)
         result = run_limited(account, job_id, expression, language, QueryLimits(seconds=timeout))
-    for damage in result.left_out:
-        warnings.warn(f"left out: {damage}", stacklevel=2)
+    for warning in (*check_names(expression), *(f"left out: {damage}" for damage in result.left_out)):
+        warnings.warn(warning, stacklevel=2)
     return list(result.items)
 
 

@@ -11,6 +11,8 @@ from jobmanager.database.times import read_time
 from jobmanager.site.account import Account, find_outage
 from jobmanager.views.grid_jobs import find_details, find_steps
 
+from ...database.local_jobs import Blocked
+
 
 @dataclass(frozen=True)
 class PhaseProgress:
@@ -73,6 +75,8 @@ class JobStatus:
     """Local jobs by state; those that have ended by their outcome: done, failed, cancelled."""
     blocked: int
     """Local jobs that do not go on until somebody acts."""
+    blocks: tuple[Blocked, ...]
+    """Why, and the command that helps."""
     stalled: tuple[int, ...]
     """Numbers of the local jobs that have reported nothing new for long."""
     phases: tuple[PhaseProgress, ...]
@@ -165,6 +169,7 @@ def read_status(account: Account, job_id: str) -> JobStatus:
         local_jobs=details.get("local_jobs", sum(row.counts.values())),
         counts=row.counts,
         blocked=row.blocked,
+        blocks=tuple(Blocked(**block) for block in details.get("blocks", ())),
         stalled=tuple(details.get("stalled", ())),
         phases=tuple(
             PhaseProgress(phase.name, phase.unit, phase.done, phase.total, phase.local_jobs)

@@ -19,7 +19,7 @@ from jobmanager.database.documents import load_schema
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account, find_outage, limiter_file
-from jobmanager.views.grid_jobs import render_outage
+from jobmanager.views.grid_jobs import STATUS_SCHEMA, render_outage
 from sandbox.status import PhaseStatus
 
 OPEN, OTHER, ENDED = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -280,6 +280,13 @@ def test_what_blocks_is_shown_in_the_list_of_one_and_of_its_local_jobs(
     assert "number 3" not in shown[1]
     assert shown[2].endswith("1 - - JobHeldUser")
     assert '"blocked": 2' in shown[3]
+    assert cli.main(["status", OPEN, "--format", "json"]) == 0
+    (status,) = told = json.loads(capsys.readouterr().out)
+    jsonschema.validate(told, json.loads(STATUS_SCHEMA.read_text()))
+    assert status["blocks"] == [
+        {"count": 1, "first": 1, "wait_reason": "JobHeldUser", "helps": "scontrol release 17"},
+        {"count": 1, "first": 2, "wait_reason": full.reason, "helps": ""},
+    ]
 
 
 @pytest.mark.usefixtures("status")

@@ -27,6 +27,7 @@ STATUS = JobStatus(
     local_jobs=2000,
     counts={"active": 700, "done": 1200, "failed": 100},
     blocked=0,
+    blocks=(),
     stalled=(),
     phases=(),
     steps=(),

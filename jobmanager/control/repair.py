@@ -139,7 +139,7 @@ def rebuild_grid_job(database: Database, job_id: str, now: float) -> str:
     """
     text = database.read_text(job_id)
     parts = _find_parts(text)
-    for start, whole in ((_read_start(text), parts), (None, parts), (None, {})):
+    for start, whole in ((read_start(text), parts), (None, parts), (None, {})):
         try:
             job = _make(database, job_id, start, whole, now)
             job.to_bytes()
@@ -147,7 +147,7 @@ def rebuild_grid_job(database: Database, job_id: str, now: float) -> str:
             continue
         lost = ["request"] if "request" not in whole else []
         lost += ["GRAM's stdout and stderr"] if job.uniqid and "gram" not in whole else []
-        lost += ["min_success and retries"] if start is None else []
+        lost += ["min_success, retries and what it repeats"] if start is None else []
         if "request" not in whole:
             _give_up_unsubmitted(database, job, now)
         database.grid_jobs.put(job)
@@ -157,7 +157,7 @@ def rebuild_grid_job(database: Database, job_id: str, now: float) -> str:
     )
 
 
-def _read_start(text: bytes) -> etree._Element | None:
+def read_start(text: bytes) -> etree._Element | None:
     """The start tag with its attributes, if it is complete."""
     found = re.search(rb"<grid-job\s[^<>]*>", text)
     return _read(found[0].removesuffix(b">").removesuffix(b"/") + b"/>") if found else None

@@ -1,12 +1,13 @@
 """Submits a grid job again that has ended: all of it, or what did not succeed."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from adapters import JobAdapter, canonical_name
 from batch_adapters.states import State
 from jobmanager import UserError, render_number
+from jobmanager.control.repair import read_start
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import add_grid_job, prepare_grid_job
@@ -94,10 +95,22 @@ def gap_of(database: Database, first: GridJob) -> "Gap":
 
 def find_family(database: Database, eldest: GridJob) -> list[GridJob]:
     """A grid job, its repetitions, and the repetitions of those, the eldest first."""
-    family = [eldest]
+    family = [eldest, *_find_strays(database, eldest)]
     for job in family:  # which grows
         family += map(database.grid_jobs.get, database.grid_jobs.repetitions_of(job.job_id))
     return sorted(family, key=lambda job: (job.submitted, job.job_id))
+
+
+def _find_strays(database: Database, eldest: GridJob) -> Iterator[GridJob]:
+    """Repetitions of the same slices that no longer name what they repeat, or name what has been removed."""
+    for job_id in database.grid_jobs.partial(eldest.job_type):
+        try:
+            job = database.grid_jobs.get(job_id)
+        except DamagedDocument:  # see `_may_be_stray`
+            continue
+        is_same = (job.slices, job.request()) == (eldest.slices, eldest.request())
+        if is_same and job.job_id != eldest.job_id and not (job.repeats and database.grid_jobs.has(job.repeats)):
+            yield job
 
 
 def _gap_of_steps(database: Database, first: GridJob, family: Sequence[GridJob]) -> "Gap":
@@ -188,26 +201,39 @@ def plan_recovery(account: Account, types: Mapping[str, type[JobAdapter]], reque
 
     :raises UnknownRequest: no grid job belongs to it.
     """
-    jobs = [job for job in _find_candidates(account, types) if request_id in _read_request_ids(account, types, job)]
+    strays = dict[str, str]()
+    candidates = _find_candidates(account, types, strays)
+    jobs = [job for job in candidates if request_id in _read_request_ids(account, types, job)]
     if not jobs:
         known = ", ".join(sorted(name for name, handler in types.items() if handler.requestIdAttribute)) or "none"
         raise UnknownRequest(f"no grid job belongs to request {request_id}; job types with request ids: {known}")
     ids = {job.job_id for job in jobs}
-    gaps, unknown = list[Gap](), set[str]()
+    gaps, seen = list[Gap](), set[str]()
     database = account.database
-    for job in (job for job in jobs if job.repeats not in ids):
+    running = tuple(job.job_id for job in jobs if not job.state.is_final)
+    unknown = {job_id for job_id, job_type in strays.items() if any(job_type == job.job_type for job in jobs)}
+    if unknown:  # they may repeat any of these
+        return Recovery(running, (), tuple(sorted(unknown)))
+    # A part may be of the family of a whole, and not name what it repeats.
+    for job in sorted(jobs, key=lambda job: job.is_partial):
+        if job.repeats in ids or job.job_id in seen:
+            continue
         try:
             if job.repeats is not None and database.grid_jobs.has(job.repeats):
                 database.grid_jobs.get(job.repeats)  # raises if it is damaged: then this begins no family
-            gaps += _gaps_of(database, find_family(database, job))
+            family = find_family(database, job)
+            seen.update(one.job_id for one in family)
+            gaps += _gaps_of(database, family)
         except DamagedDocument as damage:
             unknown.add(damage.grid_job)
-    running = tuple(job.job_id for job in jobs if not job.state.is_final)
     return Recovery(running, tuple(gaps), tuple(sorted(unknown)))
 
 
-def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) -> list[GridJob]:
-    """The grid jobs that may belong to a request, the eldest first; steps are recovered with their parent."""
+def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]], strays: dict[str, str]) -> list[GridJob]:
+    """The grid jobs that may belong to a request, the eldest first; steps are recovered with their parent.
+
+    :param strays: gets those, and their types, that cannot be read, so that it is not known which one they repeat.
+    """
     database = account.database
     with_id = {name for name, handler in types.items() if handler.requestIdAttribute}
     rows = [row for row in database.grid_jobs.overview() if row.parent is None and (row.steps or row.type in with_id)]
@@ -217,7 +243,16 @@ def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) ->
             found.append(database.grid_jobs.get(row.id))
         except DamagedDocument as damage:  # it may belong to the request: the user must know
             logger.warning("%s", damage)
+            if _may_be_stray(database, row.id):
+                strays[row.id] = row.type
     return found
+
+
+def _may_be_stray(database: Database, job_id: str) -> bool:
+    """True if a document that cannot be read may be that of a repetition, and does not name what is repeated."""
+    start = read_start(database.read_text(job_id))
+    repeats = None if start is None else start.get("repeats")
+    return start is None or (repeats is not None and not database.grid_jobs.has(repeats))
 
 
 def _read_request_ids(account: Account, types: Mapping[str, type[JobAdapter]], job: GridJob) -> set[str]:

@@ -408,6 +408,11 @@ class GridJobs:
         found = self._store.values(sql, [f' repeats="{job_id}"'])
         return [one for one in found if self.get(one).repeats == job_id]
 
+    def partial(self, job_type: str) -> list[str]:
+        """The grid jobs of a job type that have only some of their slices."""
+        sql = "SELECT id FROM grid_job WHERE type = ? AND instr(document, CAST(? AS BLOB)) ORDER BY submitted, id"
+        return self._store.values(sql, [job_type, ' only="'])
+
     def _find_steps(self, condition: str, values: Sequence[object] = ()) -> dict[str, list[StepLine]]:
         sql = (
             "SELECT step.grid_job, step.name, child, state, outcome FROM step LEFT JOIN grid_job ON id = child"

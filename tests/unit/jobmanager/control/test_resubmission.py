@@ -386,6 +386,34 @@ def test_a_repetition_that_cannot_be_read_holds_up_only_its_own_family(account: 
     assert job.repeats == second
 
 
+@pytest.mark.parametrize("how", ["removed", "made anew"])
+def test_what_a_repetition_has_made_counts_even_if_what_it_repeats_is_not_known_any_more(
+    account: Account, how: str
+) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[1, 2, 3])
+    second = repeat_grid_job(account, first, only_failed=True).job_id
+    finish(account, second, failed=[2, 3])
+    third = repeat_grid_job(account, second, only_failed=True).job_id
+    finish(account, third, failed=[3])
+    if how == "removed":
+        remove_grid_job(account, second)
+    else:
+        account.database.grid_jobs.change(third, lambda job: setattr(job, "repeats", None))
+    assert recover(account)[0].gaps == (Gap(first, (1, 3) if how == "removed" else (3,)),)
+
+
+def test_nothing_is_recovered_while_it_is_not_known_what_a_repetition_repeats(account: Account) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[1])
+    again = repeat_grid_job(account, first, only_failed=True).job_id
+    finish(account, again)
+    with account.database.transaction():
+        sql = "UPDATE grid_job SET document = substr(document, 1, 30) WHERE id = ?"
+        account.database._store.write(sql, [(again,)])
+    assert recover(account) == (Recovery((), (), (again,)), [])
+
+
 def test_what_cannot_be_recovered_is_named_with_the_way_out(
     account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

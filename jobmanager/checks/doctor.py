@@ -180,7 +180,12 @@ def _check_documents(account: Account) -> Iterator[Finding]:
 
 
 def _check_job_folders(account: Account) -> Iterator[Finding]:
-    for row in account.database.grid_jobs.overview():
+    folders = {folder.name for folder in account.places.jobs.glob("[a-z]" + "[a-z0-9]" * 7)}
+    rows = account.database.grid_jobs.overview()
+    for name in sorted(folders.difference(row.id for row in rows)):
+        text = f"{account.places.jobs / name} belongs to no grid job: a removal that was interrupted may have left it"
+        yield Finding(Level.WARNING, text, f"rm -r {shlex.quote(str(account.places.jobs / name))}")
+    for row in rows:
         folder = account.places.grid_job(row.id)
         if row.counts and not folder.is_dir():
             remedy = f"bring it back from where it was moved; or samgrid cancel {row.id}, samgrid remove {row.id}"

@@ -78,6 +78,13 @@ def test_a_grid_job_without_its_folder_is_found(account: Account) -> None:
     assert [f.level for f in look(account) if "has no folder" in f.text] == [Level.FAULT]
 
 
+def test_a_folder_without_its_grid_job_is_found(account: Account) -> None:
+    account.places.grid_job("zzzzzzzz").mkdir(parents=True)
+    (finding,) = (finding for finding in look(account) if finding.level is not Level.GOOD)
+    assert "zzzzzzzz belongs to no grid job" in finding.text
+    assert finding.remedy == f"rm -r {account.places.grid_job('zzzzzzzz')}"
+
+
 def spoil(path: Path) -> None:
     with open(path, "r+b") as stream:
         stream.seek(100)

@@ -66,12 +66,15 @@ man: venv
 	$(MAKE) manpage
 
 MANPAGE := $(BIN)/argparse-manpage
+# Examples, which are indented, keep their lines.
 manpage:
 	mkdir -p build/man
 	COLUMNS=78 PYTHONPATH=. $(MANPAGE) --module jobmanager.commands.cli --function make_whole_parser --prog samgrid \
 	  --project-name samgrid-jobmanager --version "$$(sed -n 's/^version = //p' setup.cfg)" \
 	  --description 'one grid job becomes many local jobs in a batch system' \
-	  --manual-title 'samgrid-jobmanager' --output build/man/samgrid.1
+	  --manual-title 'samgrid-jobmanager' --output build/man/help.1
+	awk '/^ / && !kept {print ".nf"} !/^ / && kept {print ".fi"} {kept = /^ /} 1' build/man/help.1 >build/man/samgrid.1
+	rm build/man/help.1
 
 # In a copy of what is tracked, and what is new, as it is now: a build writes beside the sources.
 deb:

@@ -74,6 +74,7 @@ check_installed() {
     # shellcheck disable=SC2016  # dpkg's words
     [[ $(inside dpkg-query --show --showformat '${Conffiles}' jobmanager-samgrid) == *" /etc/samgrid/samgrid.toml "* ]] ||
         fail "/etc/samgrid/samgrid.toml is no conffile"
+    inside zgrep --quiet "^[.]nf" /usr/share/man/man1/samgrid.1.gz || fail "the manual page fills the lines of examples"
     # shellcheck disable=SC2016  # of the shell there
     someone bash -c '. /usr/share/bash-completion/completions/samgrid && complete -p samgrid' >/dev/null ||
         fail "bash completes nothing"

@@ -8,6 +8,7 @@ import fcntl
 import itertools
 import os
 import stat
+from _thread import get_native_id  # threading takes longer to load
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -167,11 +168,11 @@ def locked(path: Path, wait: bool = False) -> Iterator[int | None]:
 def replace_file(path: Path, content: bytes, mode: int = 0o600, word: str = "", is_lasting: bool = True) -> None:
     """Replace a file atomically; ``mode`` applies whatever the umask.
 
-    :param word: ending of the temporary file's name; by default the id of this process.
+    :param word: ending of the temporary file's name; by default the id of this thread, unique on this host.
     :param is_lasting: the content survives a power cut; its name does only after `sync_folder`.
     :raises OSError: it cannot be written; the old file stays.
     """
-    temporary = path.with_name(f".{path.name}.{word or os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{word or get_native_id()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         # A file of this name is left over from a killed process, or is somebody's trap: it is never written into.

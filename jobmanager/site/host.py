@@ -5,6 +5,7 @@ and the monitor's socket work within one host only, so two hosts would lose each
 """
 
 import os
+from _thread import get_native_id
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -90,8 +91,8 @@ def claim_host(places: StatePlaces) -> None:
 
 
 def _name_beside(path: Path) -> Path:
-    """A name that no other process uses, on any host."""
-    return path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    """A name that no other thread uses, on any host."""
+    return path.with_name(f".{path.name}.{os.uname().nodename}.{get_native_id()}")
 
 
 def _render(host: Host) -> bytes:
@@ -142,7 +143,7 @@ def take_over(places: StatePlaces, is_fenced: bool) -> Host | None:
             f"host {before.name} was at work {max(silence, 0):.0f} s ago: end the monitor there, or make sure that this"
             " host can write nothing any more (power, network) and say samgrid take-over --fenced"
         )
-    replace_file(places.active_host, _render(here), word=f"{here.name}.{os.getpid()}")
+    replace_file(places.active_host, _render(here), word=f"{here.name}.{get_native_id()}")
     release_stamp(places)
     sync_folder(places.root)
     return before

@@ -3,7 +3,9 @@
 import os
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -19,6 +21,7 @@ from sandbox.files import (
     replace_file,
 )
 from tests.unit.traps import TRAPS
+from tests.waiting import SECONDS
 
 
 def test_a_file_is_replaced_whole_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:
@@ -56,6 +59,15 @@ def test_where_it_cannot_be_replaced_the_one_before_stays_and_nothing_else(
         replace_file(file, b"new")
     assert file.read_text() == "the one before"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_threads_may_replace_one_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Barrier(2)
+    monkeypatch.setattr(os, "fsync", lambda _: both.wait(SECONDS))
+    with ThreadPoolExecutor() as threads:
+        written = [threads.submit(replace_file, tmp_path / "file", content) for content in (b"a", b"b")]
+    assert [each.result() for each in written] == [None, None]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_what_cannot_be_written_is_called_by_its_own_name(tmp_path: Path) -> None:

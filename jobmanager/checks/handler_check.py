@@ -99,10 +99,9 @@ def find_declaration_faults(handler: type[JobAdapter]) -> Iterator[Finding]:
         )
     for which in ("attributes", "siteAttributes"):
         declared = getattr(handler, which)
-        for attribute in declared:
-            if not isinstance(attribute, Attribute):
-                yield _fault(f"{which} holds {attribute!r}", "make it an adapters.Attribute(name, doc, kind, ...)")
-                return
+        if fault := _find_form_fault(which, declared):
+            yield fault
+            return
         yield from _find_clashes(which, declared)
         for attribute in declared:
             yield from _find_faults(f"{which}: {attribute.name}", attribute)
@@ -116,6 +115,17 @@ def find_declaration_faults(handler: type[JobAdapter]) -> Iterator[Finding]:
 
 def _fault(text: str, remedy: str) -> Finding:
     return Finding(Level.FAULT, text, remedy)
+
+
+def _find_form_fault(which: str, declared: object) -> Finding | None:
+    if not isinstance(declared, Sequence):
+        return _fault(f"{which} is {declared!r}", "make it a tuple of adapters.Attribute, as in (EVENTS, *SLICING)")
+    strange = [one for one in declared if not isinstance(one, Attribute)]
+    return (
+        _fault(f"{which} holds {strange[0]!r}", "make it an adapters.Attribute(name, doc, kind, ...)")
+        if strange
+        else None
+    )
 
 
 def _find_clashes(which: str, declared: Sequence[Attribute]) -> Iterator[Finding]:
@@ -137,6 +147,8 @@ def _find_faults(where: str, attribute: Attribute) -> Iterator[Finding]:
     if not isinstance(attribute.kind, Kind):
         yield _fault(f"{where}: its kind is {attribute.kind!r}", "use one of adapters.Kind")
         return
+    if isinstance(attribute.choices, str):
+        yield _fault(f"{where}: its choices are one text, {attribute.choices!r}", 'make them a tuple, as in ("a", "b")')
     if attribute.choices and attribute.kind not in (Kind.TEXT, Kind.WORDS):
         yield _fault(f"{where}: choices go with Kind.TEXT and Kind.WORDS only", "leave them out, or make it text")
     yield from _find_range_faults(where, attribute)

@@ -21,7 +21,7 @@ from batch_adapters.diagnosis import Finding, Level
 from jobmanager import render_number
 from jobmanager.completion.collection import read_last_output
 from jobmanager.database.grid_job import GridJob
-from jobmanager.requests.acceptance import check_steps
+from jobmanager.requests.acceptance import check_steps, find_warnings
 from jobmanager.requests.attributes import BadRequest, Given
 from jobmanager.requests.job_types import (
     HANDLER_FAILURES,
@@ -99,6 +99,8 @@ def try_request(configuration: Configuration, given: Given, folder: Path, root: 
             first, second = (_begin(configuration, given, folder, root / name) for name in ("first", "second"))
             if steps := find_steps(first.adapter):
                 check_steps(first.account, given, steps, folder)
+            warnings = find_warnings(first.adapter)
+        yield from (Finding(Level.WARNING, text, "who submits is told") for text in warnings)
         if steps:
             names = ", ".join(step.name for step in steps)
             yield Finding(Level.GOOD, f"{len(steps)} steps: {names}; each is tried with a request of its own type")
@@ -118,7 +120,7 @@ def try_request(configuration: Configuration, given: Given, folder: Path, root: 
     except HandlerError as error:
         yield Finding(Level.FAULT, f"{error}{_find_place(error.__cause__)}", "no request may make a handler fail so")
     except (SandboxError, OSError) as error:
-        yield Finding(Level.FAULT, f"the sandbox cannot be made: {error}", "see prepareWorkArea")
+        yield Finding(Level.FAULT, f"the sandbox cannot be made: {error}", "see prepareWorkArea and getEnvironment")
 
 
 def _begin(configuration: Configuration, given: Given, folder: Path, root: Path) -> Trial:

@@ -193,7 +193,7 @@ def prepare_grid_job(
     named = {name: adapter.request[name] for name in KINDS if adapter.request[name]}
     job.put_credentials(CredentialEntry(name, str(path)) for name, path in named.items())
     if warns:
-        for warning in (*_find_warnings(adapter), *_find_retry_warnings(account, adapter.request)):
+        for warning in (*find_warnings(adapter), *_find_retry_warnings(account, adapter.request)):
             logger.warning("%s", warning)
     return job
 
@@ -261,11 +261,11 @@ def _check_step(account: Account, given: Given, step: Step, folder: Path) -> Non
     if faults := _gather(faults, *of_content, lambda: _check_batch_system(account, adapter)):
         raise BadRequest(faults)
     if not step.input_step:
-        for warning in _find_warnings(adapter):
+        for warning in find_warnings(adapter):
             logger.warning("step %s: %s", step.name, warning)
 
 
-def _find_warnings(adapter: JobAdapter) -> list[str]:
+def find_warnings(adapter: JobAdapter) -> list[str]:
     """Warnings of the handler, and about placeholders."""
     with blaming(f"handler {adapter.jobType}"):
         warnings = read_texts("findWarnings", adapter.findWarnings())

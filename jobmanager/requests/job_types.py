@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from types import ModuleType
 
-from adapters import JobAdapter
+from adapters import Attribute, JobAdapter
 from jobmanager import UserError
 from jobmanager.requests.attributes import BadRequest, suggest
 
@@ -77,8 +77,8 @@ def read_texts(method: str, answer: Iterable[object]) -> list[str]:
 
     :raises TypeError: it gives something else.
     """
-    if isinstance(answer, str | bytes):
-        raise TypeError(f"{method} gave one text, not a list of sentences")
+    if isinstance(answer, str | bytes) or not isinstance(answer, Iterable):
+        raise TypeError(f"{method} gave {render_value(answer)}, not a list of sentences")
     texts = list(islice(answer, _MOST_TEXTS))
     if strange := [text for text in texts if not isinstance(text, str)]:
         raise TypeError(f"{method} gave {strange[0]!r}, which is no text")
@@ -112,7 +112,24 @@ def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
 
 
 def _by_name(handlers: Iterable[type[JobAdapter]]) -> dict[str, type[JobAdapter]]:
-    return {handler.jobType: handler for handler in handlers}
+    found = {}
+    for handler in handlers:
+        _check_form(handler)
+        found[handler.jobType] = handler
+    return found
+
+
+def _check_form(handler: object) -> None:
+    """Raise HandlerError for what nothing can work with; "samgrid check-handler" looks closer."""
+    if not (inspect.isclass(handler) and issubclass(handler, JobAdapter)):
+        raise HandlerError(f"handler {render_value(handler)} of an entry point is neither a module nor a JobAdapter")
+    where = f"handler {handler.__name__} of {handler.__module__}"
+    if not isinstance(getattr(handler, "jobType", None), str):
+        raise HandlerError(f"{where} has no jobType")
+    for name in ("attributes", "siteAttributes"):
+        declared = getattr(handler, name)
+        if not (isinstance(declared, Sequence) and all(isinstance(one, Attribute) for one in declared)):
+            raise HandlerError(f"{where}: its {name} are no sequence of adapters.Attribute, such as (EVENTS, *SLICING)")
 
 
 def load_handlers(names: Iterable[str]) -> list[type[JobAdapter]]:

@@ -78,7 +78,10 @@ def read_adapter(
     datasets = datasets or Datasets(configuration.site)
     site = Site(limits, values, datasets.find if datasets.are_listed else None)
     with blaming(f"handler {handler.jobType}"):
-        return handler(request, site), faults
+        adapter = handler(request, site)
+        if not {"request", "site"} <= vars(adapter).keys():
+            raise HandlerError(f"handler {handler.jobType}: its __init__ must call super().__init__(request, site)")
+        return adapter, faults
 
 
 def find_handler(account: Account, given: Given) -> type[JobAdapter]:
@@ -100,12 +103,35 @@ def find_steps(adapter: JobAdapter) -> Sequence[Step]:
     """
     with blaming(f"handler {adapter.jobType}"):
         steps = list(adapter.getSteps())
+        for step in steps:
+            _check_step(step)
         names = [step.name for step in steps]
     if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
         raise HandlerError(f"handler {adapter.jobType}: getSteps gives names that are no names, or twice: {names}")
     if faults := check_order(steps):
         raise HandlerError(f"handler {adapter.jobType}: getSteps: {'; '.join(faults)}")
     return steps
+
+
+def _check_step(step: object) -> None:
+    if not isinstance(step, Step):
+        raise TypeError(f"getSteps gave {step!r}, which is no adapters.Step")
+    if not (isinstance(step.request, tuple) and all(map(_is_relation, step.request))):
+        raise TypeError(
+            f"getSteps: the request of {step.name!r} is no tuple of attributes, each with a tuple of its values, as in"
+            ' (("samgrid_type", ("command",)), ("count", ("3",)))'
+        )
+
+
+def _is_relation(given: object) -> bool:
+    if not (isinstance(given, tuple) and len(given) == 2):
+        return False
+    name, values = given
+    return isinstance(name, str) and isinstance(values, tuple) and _is_value(values)
+
+
+def _is_value(given: object) -> bool:
+    return isinstance(given, str) or (isinstance(given, tuple) and all(map(_is_value, given)))
 
 
 def count_local_jobs(adapter: JobAdapter) -> int:

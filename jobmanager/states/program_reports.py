@@ -224,7 +224,7 @@ def check_phase(given: object) -> PhaseStatus:
         raise TypeError(f"{given!r} is no adapters.Phase")
     phase = read_phase(f"{given.name} {given.done} {given.total} {given.unit}".strip().encode())
     if phase is None:
-        raise ValueError(f"{given} is no phase")
+        raise ValueError(f"{given} is no phase: done and total are whole numbers, and the name has no blanks")
     return phase
 
 

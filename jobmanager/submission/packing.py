@@ -12,7 +12,14 @@ from adapters import BadSweep, JobAdapter, PlannedJob, RequestFile, Sweep, TooLa
 from jobmanager import render_number
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.credentials import KINDS
-from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, Interrupted, TooLong, render_failure
+from jobmanager.requests.job_types import (
+    HANDLER_FAILURES,
+    HandlerError,
+    Interrupted,
+    TooLong,
+    render_failure,
+    render_value,
+)
 from jobmanager.requests.request_handler import MOST_LETTERS, run_directory
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
@@ -127,7 +134,9 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
-    _check_texts("getEnvironment", tuple(chain(*dict(variables).items())))
+    if not isinstance(variables, Mapping):
+        raise TypeError(f"getEnvironment gave {render_value(variables)}, which is no dict from text to text")
+    _check_texts("getEnvironment", tuple(chain(*variables.items())))
     return variables
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import sandbox
-from adapters import Attribute, Kind, PlannedJob, Value
+from adapters import Attribute, Kind, PlannedJob, Step, Value
 from batch_adapters.states import State
 from handlers.command import CommandAdapter
 from jobmanager.completion.collection import collect_grid_job
@@ -283,8 +283,8 @@ class Unprintable:
     [
         ("checkErrors", fail_by(Unspeakable()), "Unspeakable, which fails when it is to be shown$"),
         ("checkErrors", fail_by(ValueError("x" * 1_000_000)), "ValueError: x{2000}$"),
-        ("checkErrors", lambda self: "one", "TypeError: checkErrors gave one text, not a list of sentences"),
-        ("findWarnings", lambda self: "one", "TypeError: findWarnings gave one text, not a list of sentences"),
+        ("checkErrors", lambda self: "one", "TypeError: checkErrors gave 'one', not a list of sentences"),
+        ("findWarnings", lambda self: "one", "TypeError: findWarnings gave 'one', not a list of sentences"),
         ("findWarnings", lambda self: [Unprintable()], "SystemExit: 3"),
         ("getSize", lambda self: 10**5000, "getSize gave a number of 16610 bits"),
         ("getNumSubmissionTimes", lambda self: 10**5000, "getNumSubmissionTimes gave a number of 16610 bits"),
@@ -295,12 +295,27 @@ class Unprintable:
         ("checkErrors", lambda self: [["a fault"]], r"TypeError: checkErrors gave \['a fault'\], which is no text"),
         ("__init__", fail_by(Own()), "Own"),
         ("getSize", fail_by(Own()), "Own"),
-        ("getSteps", lambda self: [1], "AttributeError: 'int'"),
+        ("__init__", lambda self, request, site: None, "its __init__ must call super"),
+        ("checkErrors", lambda self: None, "TypeError: checkErrors gave None, not a list of sentences"),
+        ("getSteps", lambda self: [1], "TypeError: getSteps gave 1, which is no adapters.Step"),
+        *(
+            ("getSteps", lambda self, request=request: [Step("a", request)], "TypeError: getSteps: the request of 'a'")
+            for request in (
+                {"samgrid_type": "command"},
+                (("samgrid_type", "command"),),
+                (("samgrid_type", ("command",)), ("count", (3,))),
+            )
+        ),
         ("prepareWorkArea", fail_by(Own("mine")), "Own: mine"),
         (
             "getCommandAndArguments",
             lambda self, local_job: ["/bin/echo", 1],
             "TypeError: getCommand.* gave 1, which",
+        ),
+        (
+            "getEnvironment",
+            lambda self: [("A", "1")],
+            r"TypeError: getEnvironment gave \[\('A', '1'\)\], which is no dict",
         ),
         ("getEnvironment", lambda self: {"A": 1}, "TypeError: getEnvironment gave 1, which is no text"),
         (
@@ -531,6 +546,28 @@ def test_a_package_does_not_replace_a_job_type_that_requests_already_have(monkey
 
 class Imposter(CommandAdapter):
     """A package's handler of a name that is taken."""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        pytest.param("jobType = None", "handler Own of samgrid_handler_own has no jobType", id="type"),
+        pytest.param("jobType = 'own'; attributes = EVENTS", "its attributes are no sequence of", id="attribute"),
+        pytest.param("jobType = 'own'; siteAttributes = ['a']", "its siteAttributes are no sequence of", id="text"),
+    ],
+)
+def test_a_handler_that_nothing_can_work_with_is_told(tmp_path: Path, code: str, words: str) -> None:
+    start = "from adapters import EVENTS\nfrom handlers.command import CommandAdapter\n"
+    (tmp_path / "own.py").write_text(f"{start}class Own(CommandAdapter):\n    {code}\n")
+    with pytest.raises(HandlerError, match=words):
+        find_job_type("own", [str(tmp_path / "own.py")])
+
+
+def test_an_entry_point_that_names_no_handler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("ours", "tests.waiting:wait_until", "samgrid.handlers")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
+    with pytest.raises(HandlerError, match=r"wait_until .* is neither a module nor a JobAdapter"):
+        load_job_types([])
 
 
 def test_an_id_in_broken_utf8_is_an_unknown_id(account: Account) -> None:

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Meaning, option
 from batch_adapters.naming import Naming
-from batch_adapters.pbs.diagnosis import diagnose_pbs, diagnose_torque
-from batch_adapters.pbs.queries import (
+from batch_adapters.pbs.answers import (
     PBS_CAUSES,
     TORQUE_CAUSES,
+    diagnose_pbs,
+    diagnose_torque,
     list_causes,
     list_ended_states,
     read_json_jobs,

@@ -12,7 +12,7 @@ import pytest
 
 from batch_adapters.adapter import BatchAdapter, Garbled, Job, Lines
 from batch_adapters.fork.adapter import FORK
-from batch_adapters.pbs.queries import read_json_jobs
+from batch_adapters.pbs.answers import read_json_jobs
 from batch_adapters.registry import ADAPTERS, BadAdapter
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.rate_limiter import RateLimiter

@@ -12,7 +12,7 @@ import pytest
 from batch_adapters.adapter import Answer, BatchAdapter, Command, Garbled, Job, Submission
 from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.pbs import PBS, TORQUE
-from batch_adapters.pbs.queries import read_json_jobs, read_xml_jobs
+from batch_adapters.pbs.answers import read_json_jobs, read_xml_jobs
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import render_argv
 from batch_adapters.running.rate_limiter import RateLimiter

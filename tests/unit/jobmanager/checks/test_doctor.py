@@ -15,7 +15,7 @@ import pytest
 
 from batch_adapters.adapter import Unreachable
 from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Ask, Finding, Level, Printed
-from batch_adapters.pbs.queries import read_json_jobs
+from batch_adapters.pbs.answers import read_json_jobs
 from batch_adapters.registry import ADAPTERS, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.checks import doctor, probe

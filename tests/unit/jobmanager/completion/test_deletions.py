@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.generator.module import LogModule
-from batch_adapters.pbs.queries import PBS_CAUSES
+from batch_adapters.pbs.answers import PBS_CAUSES
 from batch_adapters.registry import find_event_module
 from batch_adapters.slurm import SLURM
 from batch_adapters.states import Cause, Event, State, read_event

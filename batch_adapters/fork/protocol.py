@@ -2,6 +2,7 @@
 
 import enum
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_COUNT = 10_000
@@ -23,13 +24,13 @@ class StartError(enum.IntEnum):
     OPENING_STDERR = 74
 
 
-class BadMessage(Exception):
-    """A 100 message that cannot be obeyed: its tag if readable, the GRAM error, and the reason."""
+class StartRefused(Exception):
+    """A job cannot be started: GRAM error and reason; ``for_good`` is False if it may be tried again."""
 
-    def __init__(self, tag: str, error: StartError, reason: str) -> None:
+    def __init__(self, error: StartError, reason: str, *, for_good: bool = True) -> None:
         super().__init__(reason)
-        self.tag = tag
         self.error = error
+        self.for_good = for_good
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +46,6 @@ class StartRequest:
     stdin: str = "/dev/null"
     stdout: tuple[str, ...] = ()
     stderr: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A 101 message: the processes that were started for a tag."""
-
-    tag: str
-    pids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NotStarted:
-    """A 102 message: nothing runs for this tag, and why."""
-
-    tag: str
-    error: int
-    reason: str
 
 
 _ESCAPES = {"\\": "\\\\", ";": "\\;", ",": "\\,", "\n": "\\n", "=": "\\="}
@@ -88,23 +72,33 @@ def render_escaped(text: str) -> str:
     return text.translate(_ESCAPE_TABLE) if _SPECIAL.search(text) else text
 
 
+def read_tag(line: str) -> str:
+    """The tag of a message; empty if it cannot be read."""
+    try:
+        return _read_text(_split_line(line)[1])
+    except (IndexError, ValueError):
+        return ""
+
+
 def read_start_request(line: str) -> StartRequest:
-    """The request that a 100 message carries; raises BadMessage."""
-    fields = _split_line(line)
-    tag = _read_tag(fields)
+    """The request that a 100 message carries; raises StartRefused."""
+    fields, tag = _split_line(line), read_tag(line)
     if fields[0] != "100" or not tag:
-        raise BadMessage(tag, StartError.BAD_RSL, "not a start request: it must begin with 100;TAG;")
+        raise StartRefused(StartError.BAD_RSL, "not a start request: it must begin with 100;TAG;")
     if "\0" in line:
-        raise BadMessage(tag, StartError.BAD_RSL, "a NUL character, which no argument or file name can hold")
+        raise StartRefused(StartError.BAD_RSL, "a NUL character, which no argument or file name can hold")
     # Globus' own fork.pm writes a trailing semicolon, which makes an empty field.
-    return _read_request(tag, dict(_read_attribute(tag, field) for field in fields[2:] if field))
+    return _read_request(tag, dict(_read_attribute(field) for field in fields[2:] if field))
 
 
-def render_answer(answer: Started | NotStarted) -> str:
-    """The answer as a 101 or 102 message, newline included."""
-    if isinstance(answer, Started):
-        return f"101;{render_escaped(answer.tag)};{','.join(map(str, answer.pids))}\n"
-    return f"102;{render_escaped(answer.tag)};{int(answer.error)};{render_escaped(answer.reason)}\n"
+def render_started(tag: str, pids: Iterable[int]) -> str:
+    """The 101 message: the processes that were started for a tag."""
+    return f"101;{render_escaped(tag)};{','.join(map(str, pids))}\n"
+
+
+def render_refusal(tag: str, refusal: StartRefused) -> str:
+    """The 102 message: nothing runs for this tag, and why."""
+    return f"102;{render_escaped(tag)};{refusal.error.value};{render_escaped(str(refusal))}\n"
 
 
 def _split_line(line: str) -> list[str]:
@@ -122,70 +116,63 @@ def _read_text(field: str) -> str:
     return field
 
 
-def _read_tag(fields: list[str]) -> str:
-    try:
-        return _read_text(fields[1])
-    except (IndexError, ValueError):
-        return ""
-
-
 _ATTRIBUTES = frozenset(("directory", "environment", "count", "executable", "arguments", "stdin", "stdout", "stderr"))
 
 
-def _read_attribute(tag: str, field: str) -> tuple[str, tuple[str, ...]]:
+def _read_attribute(field: str) -> tuple[str, tuple[str, ...]]:
     name, equals, values = field.partition("=")
     if not equals:
-        raise BadMessage(tag, StartError.BAD_RSL, f"{field!r} is not an attribute: it must be NAME=VALUE,…")
+        raise StartRefused(StartError.BAD_RSL, f"{field!r} is not an attribute: it must be NAME=VALUE,…")
     if name not in _ATTRIBUTES:
         known = ", ".join(sorted(_ATTRIBUTES))
-        raise BadMessage(tag, StartError.PARAMETER_NOT_SUPPORTED, f"unknown attribute {name!r}; there are {known}")
+        raise StartRefused(StartError.PARAMETER_NOT_SUPPORTED, f"unknown attribute {name!r}; there are {known}")
     try:
         # An "=" in a variable's name is escaped, so names are split off before escapes are read.
         read = str if name == "environment" else _read_text
         return name, tuple(map(read, values.split(",")))
     except ValueError as error:
-        raise BadMessage(tag, StartError.BAD_RSL, f"{name}: {error}") from error
+        raise StartRefused(StartError.BAD_RSL, f"{name}: {error}") from error
 
 
 def _read_request(tag: str, values: dict[str, tuple[str, ...]]) -> StartRequest:
-    executable = _read_single(tag, values, "executable", "")
+    executable = _read_single(values, "executable", "")
     if not executable:
-        raise BadMessage(tag, StartError.RSL_EXECUTABLE, "the attribute executable is missing")
-    count = _read_count(tag, _read_single(tag, values, "count", "1"))
+        raise StartRefused(StartError.RSL_EXECUTABLE, "the attribute executable is missing")
+    count = _read_count(_read_single(values, "count", "1"))
     for name, error in (("stdout", StartError.OPENING_STDOUT), ("stderr", StartError.OPENING_STDERR)):
         if len(values.get(name, ())) not in (0, count):
-            raise BadMessage(tag, error, f"{name} must name one file for each of the {count} processes")
+            raise StartRefused(error, f"{name} must name one file for each of the {count} processes")
     return StartRequest(
         tag=tag,
         executable=executable,
         arguments=values.get("arguments", ()),
-        directory=_read_single(tag, values, "directory", "/"),
-        environment=tuple(_read_variable(tag, value) for value in values.get("environment", ())),
+        directory=_read_single(values, "directory", "/"),
+        environment=tuple(map(_read_variable, values.get("environment", ()))),
         count=count,
-        stdin=_read_single(tag, values, "stdin", "/dev/null"),
+        stdin=_read_single(values, "stdin", "/dev/null"),
         stdout=values.get("stdout", ()),
         stderr=values.get("stderr", ()),
     )
 
 
-def _read_single(tag: str, values: dict[str, tuple[str, ...]], name: str, default: str) -> str:
+def _read_single(values: dict[str, tuple[str, ...]], name: str, default: str) -> str:
     found = values.get(name, (default,))
     if len(found) != 1:
-        raise BadMessage(tag, StartError.BAD_RSL, f"the attribute {name} takes one value, not {len(found)}")
+        raise StartRefused(StartError.BAD_RSL, f"the attribute {name} takes one value, not {len(found)}")
     return found[0]
 
 
-def _read_count(tag: str, text: str) -> int:
+def _read_count(text: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not 1 <= int(text) <= MAX_COUNT:
-        raise BadMessage(tag, StartError.INVALID_COUNT, f"count is {text!r}; it must be from 1 to {MAX_COUNT}")
+        raise StartRefused(StartError.INVALID_COUNT, f"count is {text!r}; it must be from 1 to {MAX_COUNT}")
     return int(text)
 
 
-def _read_variable(tag: str, text: str) -> tuple[str, str]:
+def _read_variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise BadMessage(tag, StartError.BAD_RSL, f"{text!r} in environment is not VARIABLE=VALUE")
+        raise StartRefused(StartError.BAD_RSL, f"{text!r} in environment is not VARIABLE=VALUE")
     try:
         return _read_text(name), _read_text(value)
     except ValueError as error:
-        raise BadMessage(tag, StartError.BAD_RSL, f"environment: {error}") from error
+        raise StartRefused(StartError.BAD_RSL, f"environment: {error}") from error

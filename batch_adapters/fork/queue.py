@@ -28,7 +28,7 @@ from batch_adapters.fork.processes import (
     run_signal_group,
     run_signal_orphans,
 )
-from batch_adapters.fork.protocol import StartError
+from batch_adapters.fork.protocol import StartError, StartRefused
 from batch_adapters.fork.spool import (
     EVENTS_BYTES,
     JobEnd,
@@ -49,7 +49,7 @@ from batch_adapters.fork.spool import (
     write_events,
     write_to_claim,
 )
-from batch_adapters.fork.starter import CLAIM_VARIABLE, StartRefused, run_program
+from batch_adapters.fork.starter import CLAIM_VARIABLE, run_program
 from batch_adapters.states import Cause, Event, State
 from sandbox.files import locked
 

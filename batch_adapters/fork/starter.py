@@ -19,14 +19,14 @@ from pathlib import Path
 
 from batch_adapters.fork.processes import read_end, read_ended_child, run_signal_group
 from batch_adapters.fork.protocol import (
-    BadMessage,
-    NotStarted,
-    Started,
     StartError,
+    StartRefused,
     StartRequest,
     read_start_request,
+    read_tag,
     read_wire,
-    render_answer,
+    render_refusal,
+    render_started,
     render_wire,
 )
 from batch_adapters.fork.spool import CLAIM_FLAGS, write_events
@@ -39,15 +39,6 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _FILE_MODE = 0o666
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 """Errors that mean: the machine cannot start a process now."""
-
-
-class StartRefused(Exception):
-    """A process could not become the program: GRAM error and reason; ``for_good`` is False if it may be tried again."""
-
-    def __init__(self, error: StartError, reason: str, *, for_good: bool = True) -> None:
-        super().__init__(reason)
-        self.error = error
-        self.for_good = for_good
 
 
 def run_program(request: StartRequest, number: int, claim: Path | None = None) -> int:
@@ -165,7 +156,7 @@ class Starter:
         *lines, self._input = (self._input + data).split(b"\n")
         for line in lines:
             if self._accepting and not _is_output_closed():
-                self._say(render_answer(self._start(read_wire(line))))
+                self._say(self._start(read_wire(line)))
         if not data:
             self._accepting = False
 
@@ -177,25 +168,22 @@ class Starter:
         except BrokenPipeError:
             self._accepting = False
 
-    def _start(self, line: str) -> Started | NotStarted:
+    def _start(self, line: str) -> str:
+        """Start the jobs of a 100 message, all or none of them; the answer."""
         pids: list[int] = []
         try:
             request = read_start_request(line)
-        except BadMessage as bad:
-            return NotStarted(bad.tag, bad.error, str(bad))
-        try:
             for number in range(request.count):
                 pids.append(run_program(request, number))
         except StartRefused as refusal:
-            # A request is fulfilled completely or not at all.
             for pid in pids:
                 run_signal_group(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            return NotStarted(request.tag, refusal.error, str(refusal))
+            return render_refusal(read_tag(line), refusal)
         self._jobs.update(pids)
         self._unwritten += [Event(int(time.time()), str(pid), State.ACTIVE) for pid in pids]
         self._write_events()
-        return Started(request.tag, tuple(pids))
+        return render_started(request.tag, pids)
 
     def _write_events(self, *ends: Event) -> None:
         """Log the waiting ACTIVE events and the ends; sets `_late` if that must be tried again."""

@@ -31,7 +31,7 @@ from batch_adapters.adapter import BatchAdapter, BatchError, Command, Garbled, J
 from batch_adapters.condor import events as condor
 from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.fork import commands as fork_commands
-from batch_adapters.fork.protocol import BadMessage, read_start_request, read_wire
+from batch_adapters.fork.protocol import StartRefused, read_start_request, read_wire
 from batch_adapters.fork.spool import read_local_id, read_run, read_submission
 from batch_adapters.generator.collector_protocol import read_lines
 from batch_adapters.generator.emit import LineFilter
@@ -827,7 +827,7 @@ TARGETS: Mapping[str, Target] = {
     ),
     "token": Target(read_token_expiry, (ValueError,), (b"e30.eyJleHAiOjE4MDAwMDAwMDB9.c2ln", b"opaque")),
     "dataset-list": Target(of_text(read_list), (UnknownDataset,), (b"/data/a.root\n/data/b.root\n",)),
-    "fork-start": Target(_check_start, (BadMessage,), (b"100;t;executable=/sh;arguments=c;count=1;environment=A=b\n",)),
+    "fork-start": Target(_check_start, (StartRefused,), (b"100;t;executable=/sh;arguments=c;environment=A=b\n",)),
     "fork-run": Target(of_text(read_run), seeds=(b"process 1 2 00000000-0000-0000-0000-000000000000\nend 8 0 7\n",)),
     "fork-submission": Target(
         of_text(read_submission),

@@ -1,8 +1,26 @@
 """The other side of the Globus fork starter's protocol: who asks it to start jobs."""
 
 import re
+from dataclasses import dataclass
 
-from batch_adapters.fork.protocol import NotStarted, Started, StartRequest, render_escaped
+from batch_adapters.fork.protocol import StartRequest, render_escaped
+
+
+@dataclass(frozen=True)
+class Started:
+    """A 101 message."""
+
+    tag: str
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NotStarted:
+    """A 102 message."""
+
+    tag: str
+    error: int
+    reason: str
 
 
 def render_start_request(request: StartRequest) -> str:
@@ -34,7 +52,3 @@ def read_answer(line: str) -> Started | NotStarted:
         return Started(tag, tuple(map(int, rest[0].split(","))))
     assert kind == "102", line
     return NotStarted(tag, int(rest[0]), rest[1])
-
-
-def _unescape(escape: re.Match[str]) -> str:
-    return "\n" if escape[1] == "n" else escape[1]

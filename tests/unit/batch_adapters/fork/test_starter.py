@@ -11,19 +11,12 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.fork.processes import read_process
-from batch_adapters.fork.protocol import (
-    NotStarted,
-    Started,
-    StartError,
-    StartRequest,
-    read_wire,
-    render_wire,
-)
+from batch_adapters.fork.protocol import StartError, StartRefused, StartRequest, read_wire, render_wire
 from batch_adapters.fork.spool import JobRun, read_run_file
-from batch_adapters.fork.starter import StartRefused, run_program
+from batch_adapters.fork.starter import run_program
 from batch_adapters.launch import LAUNCH, command_line
 from batch_adapters.states import Event, State, read_event
-from tests.unit.batch_adapters.fork.messages import read_answer, render_start_request
+from tests.unit.batch_adapters.fork.messages import NotStarted, Started, read_answer, render_start_request
 from tests.waiting import SECONDS, wait_until
 
 

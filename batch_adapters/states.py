@@ -1,4 +1,4 @@
-"""GRAM's job states, the event lines that carry them, and the causes of local jobs' ends."""
+"""GRAM's job states and errors, the event lines that carry states, and the causes of local jobs' ends."""
 
 import enum
 import re
@@ -30,6 +30,41 @@ class State(enum.IntEnum):
 
 
 STATE_OF_WORD = {state.word: state for state in State}
+
+
+class GramError(enum.IntEnum):
+    """GRAM's error numbers that we use (globus_gram_protocol_constants.h)."""
+
+    PARAMETER_NOT_SUPPORTED = 1
+    BAD_DIRECTORY = 4
+    EXECUTABLE_NOT_FOUND = 5
+    USER_CANCELLED = 8
+    STDIN_NOT_FOUND = 11
+    INVALID_MAX_TIME = 13
+    INVALID_COUNT = 14
+    JOB_EXECUTION_FAILED = 17
+    INVALID_JOB_TYPE = 19
+    BAD_SCRIPT_ARG_FILE = 21
+    JOB_TYPE_NOT_SUPPORTED = 26
+    JOB_CANCEL_FAILED = 31
+    INVALID_QUEUE = 37
+    INVALID_PROJECT = 38
+    BAD_RSL = 48
+    RSL_ARGUMENTS = 50
+    RSL_DIRECTORY = 52
+    RSL_ENVIRONMENT = 54
+    RSL_EXECUTABLE = 55
+    RSL_STDIN = 64
+    EXECUTABLE_PERMISSIONS = 72
+    OPENING_STDOUT = 73
+    OPENING_STDERR = 74
+    UNDEFINED_EXECUTABLE = 81
+    INVALID_MAX_MEMORY = 87
+    INVALID_MAX_WALL_TIME = 102
+    INVALID_MAX_CPU_TIME = 104
+    SIGNALLING_JOB = 107
+    UNKNOWN_SIGNAL = 108
+    RSL_SCHEDULER_SPECIFIC = 134
 
 
 class Cause(enum.Enum):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from batch_adapters.states import State
+from batch_adapters.states import GramError, State
 from gram_shims.request import (
     JobDescription,
     RefusedRequest,
@@ -26,7 +26,6 @@ from jobmanager.database.grid_job import GramOrigin
 from jobmanager.gram.answers import (
     NO_CHANGE,
     GramAnswer,
-    GramError,
     answer_file,
     answer_poll,
     gram_id,

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from batch_adapters.launch import Installation
+from batch_adapters.states import GramError
 from gram_shims.calls import cancel, poll, signal, stage_out, submit
 from gram_shims.request import BadDescription, JobDescription, read_description
 from jobmanager import UserError
-from jobmanager.gram.answers import NO_CHANGE, GramAnswer, GramError, refuse, render_answer, render_message
+from jobmanager.gram.answers import NO_CHANGE, GramAnswer, refuse, render_answer, render_message
 from jobmanager.monitor.logs import log_to
 from jobmanager.site.account import Account, open_account
 from jobmanager.site.host import check_host

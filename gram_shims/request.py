@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from adapters import JobAdapter, Value, canonical_name
-from jobmanager.gram.answers import GramError
+from batch_adapters.states import GramError
 
 _CONTACT = "GLOBUS_GRAM_JOB_CONTACT"
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adapters import Value, canonical_name
-from batch_adapters.states import State
+from batch_adapters.states import GramError, State
 from gram_shims.program import PATIENCE, Reply, answer_call, make_failure, seal
 from gram_shims.request import BadDescription, JobDescription
-from jobmanager.gram.answers import GramAnswer, GramError, refuse
+from jobmanager.gram.answers import GramAnswer, refuse
 from jobmanager.requests.rsl import RslError, read_rsl
 
 logger = logging.getLogger(__name__)

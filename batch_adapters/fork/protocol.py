@@ -1,33 +1,18 @@
 """The Globus fork starter's messages: 100 start a job, 101 started, 102 refused (GT 4.0 WS GRAM, "Fork Starter")."""
 
-import enum
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from batch_adapters.states import GramError
+
 MAX_COUNT = 10_000
-
-
-class StartError(enum.IntEnum):
-    """The GRAM error codes that a 102 message can carry (globus_gram_protocol_constants.h)."""
-
-    PARAMETER_NOT_SUPPORTED = 1
-    BAD_DIRECTORY = 4
-    EXECUTABLE_NOT_FOUND = 5
-    STDIN_NOT_FOUND = 11
-    INVALID_COUNT = 14
-    JOB_EXECUTION_FAILED = 17
-    BAD_RSL = 48
-    RSL_EXECUTABLE = 55
-    EXECUTABLE_PERMISSIONS = 72
-    OPENING_STDOUT = 73
-    OPENING_STDERR = 74
 
 
 class StartRefused(Exception):
     """A job cannot be started: GRAM error and reason; ``for_good`` is False if it may be tried again."""
 
-    def __init__(self, error: StartError, reason: str, *, for_good: bool = True) -> None:
+    def __init__(self, error: GramError, reason: str, *, for_good: bool = True) -> None:
         super().__init__(reason)
         self.error = error
         self.for_good = for_good
@@ -84,9 +69,9 @@ def read_start_request(line: str) -> StartRequest:
     """The request that a 100 message carries; raises StartRefused."""
     fields, tag = _split_line(line), read_tag(line)
     if fields[0] != "100" or not tag:
-        raise StartRefused(StartError.BAD_RSL, "not a start request: it must begin with 100;TAG;")
+        raise StartRefused(GramError.BAD_RSL, "not a start request: it must begin with 100;TAG;")
     if "\0" in line:
-        raise StartRefused(StartError.BAD_RSL, "a NUL character, which no argument or file name can hold")
+        raise StartRefused(GramError.BAD_RSL, "a NUL character, which no argument or file name can hold")
     # Globus' own fork.pm writes a trailing semicolon, which makes an empty field.
     return _read_request(tag, dict(_read_attribute(field) for field in fields[2:] if field))
 
@@ -122,24 +107,24 @@ _ATTRIBUTES = frozenset(("directory", "environment", "count", "executable", "arg
 def _read_attribute(field: str) -> tuple[str, tuple[str, ...]]:
     name, equals, values = field.partition("=")
     if not equals:
-        raise StartRefused(StartError.BAD_RSL, f"{field!r} is not an attribute: it must be NAME=VALUE,…")
+        raise StartRefused(GramError.BAD_RSL, f"{field!r} is not an attribute: it must be NAME=VALUE,…")
     if name not in _ATTRIBUTES:
         known = ", ".join(sorted(_ATTRIBUTES))
-        raise StartRefused(StartError.PARAMETER_NOT_SUPPORTED, f"unknown attribute {name!r}; there are {known}")
+        raise StartRefused(GramError.PARAMETER_NOT_SUPPORTED, f"unknown attribute {name!r}; there are {known}")
     try:
         # An "=" in a variable's name is escaped, so names are split off before escapes are read.
         read = str if name == "environment" else _read_text
         return name, tuple(map(read, values.split(",")))
     except ValueError as error:
-        raise StartRefused(StartError.BAD_RSL, f"{name}: {error}") from error
+        raise StartRefused(GramError.BAD_RSL, f"{name}: {error}") from error
 
 
 def _read_request(tag: str, values: dict[str, tuple[str, ...]]) -> StartRequest:
     executable = _read_single(values, "executable", "")
     if not executable:
-        raise StartRefused(StartError.RSL_EXECUTABLE, "the attribute executable is missing")
+        raise StartRefused(GramError.RSL_EXECUTABLE, "the attribute executable is missing")
     count = _read_count(_read_single(values, "count", "1"))
-    for name, error in (("stdout", StartError.OPENING_STDOUT), ("stderr", StartError.OPENING_STDERR)):
+    for name, error in (("stdout", GramError.OPENING_STDOUT), ("stderr", GramError.OPENING_STDERR)):
         if len(values.get(name, ())) not in (0, count):
             raise StartRefused(error, f"{name} must name one file for each of the {count} processes")
     return StartRequest(
@@ -158,21 +143,21 @@ def _read_request(tag: str, values: dict[str, tuple[str, ...]]) -> StartRequest:
 def _read_single(values: dict[str, tuple[str, ...]], name: str, default: str) -> str:
     found = values.get(name, (default,))
     if len(found) != 1:
-        raise StartRefused(StartError.BAD_RSL, f"the attribute {name} takes one value, not {len(found)}")
+        raise StartRefused(GramError.BAD_RSL, f"the attribute {name} takes one value, not {len(found)}")
     return found[0]
 
 
 def _read_count(text: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not 1 <= int(text) <= MAX_COUNT:
-        raise StartRefused(StartError.INVALID_COUNT, f"count is {text!r}; it must be from 1 to {MAX_COUNT}")
+        raise StartRefused(GramError.INVALID_COUNT, f"count is {text!r}; it must be from 1 to {MAX_COUNT}")
     return int(text)
 
 
 def _read_variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise StartRefused(StartError.BAD_RSL, f"{text!r} in environment is not VARIABLE=VALUE")
+        raise StartRefused(GramError.BAD_RSL, f"{text!r} in environment is not VARIABLE=VALUE")
     try:
         return _read_text(name), _read_text(value)
     except ValueError as error:
-        raise StartRefused(StartError.BAD_RSL, f"environment: {error}") from error
+        raise StartRefused(GramError.BAD_RSL, f"environment: {error}") from error

@@ -28,7 +28,7 @@ from batch_adapters.fork.processes import (
     run_signal_group,
     run_signal_orphans,
 )
-from batch_adapters.fork.protocol import StartError, StartRefused
+from batch_adapters.fork.protocol import StartRefused
 from batch_adapters.fork.spool import (
     EVENTS_BYTES,
     JobEnd,
@@ -50,7 +50,7 @@ from batch_adapters.fork.spool import (
     write_to_claim,
 )
 from batch_adapters.fork.starter import CLAIM_VARIABLE, run_program
-from batch_adapters.states import Cause, Event, State
+from batch_adapters.states import Cause, Event, GramError, State
 from sandbox.files import locked
 
 IDLE_SECONDS = 3.0
@@ -303,7 +303,7 @@ class Queue:
                 write_claim(path)
             if read_run_file(path) != JobRun():
                 return self._adopt(job)
-            is_missing = refusal.error == StartError.EXECUTABLE_NOT_FOUND
+            is_missing = refusal.error == GramError.EXECUTABLE_NOT_FOUND
             return self._note_refused(job, NOT_FOUND if is_missing else CANNOT_RUN)
         process = read_process(pid, zombie=True)
         if process is None:

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from batch_adapters.fork.processes import read_end, read_ended_child, run_signal_group
 from batch_adapters.fork.protocol import (
-    StartError,
     StartRefused,
     StartRequest,
     read_start_request,
@@ -30,7 +29,7 @@ from batch_adapters.fork.protocol import (
     render_wire,
 )
 from batch_adapters.fork.spool import CLAIM_FLAGS, write_events
-from batch_adapters.states import Event, State
+from batch_adapters.states import Event, GramError, State
 from sandbox.files import kept_open
 
 CLAIM_VARIABLE = b"SAMGRID_FORK_CLAIM"
@@ -56,18 +55,18 @@ def run_program(request: StartRequest, number: int, claim: Path | None = None) -
         try:
             os.chdir(render_wire(request.directory))
         except OSError as error:
-            raise _refusal(StartError.BAD_DIRECTORY, error) from error
+            raise _refusal(GramError.BAD_DIRECTORY, error) from error
         stdout = request.stdout[number] if request.stdout else os.devnull
         stderr = request.stderr[number] if request.stderr else os.devnull
         actions = [
             *([(os.POSIX_SPAWN_OPEN, 0, os.fspath(claim), CLAIM_FLAGS, 0o600)] if claim else []),
             (
                 os.POSIX_SPAWN_DUP2,
-                files.enter_context(_open(request.stdin, os.O_RDONLY, StartError.STDIN_NOT_FOUND)),
+                files.enter_context(_open(request.stdin, os.O_RDONLY, GramError.STDIN_NOT_FOUND)),
                 0,
             ),
-            (os.POSIX_SPAWN_DUP2, files.enter_context(_open(stdout, _APPEND, StartError.OPENING_STDOUT)), 1),
-            (os.POSIX_SPAWN_DUP2, files.enter_context(_open(stderr, _APPEND, StartError.OPENING_STDERR)), 2),
+            (os.POSIX_SPAWN_DUP2, files.enter_context(_open(stdout, _APPEND, GramError.OPENING_STDOUT)), 1),
+            (os.POSIX_SPAWN_DUP2, files.enter_context(_open(stderr, _APPEND, GramError.OPENING_STDERR)), 2),
         ]
         try:
             return os.posix_spawn(
@@ -80,13 +79,13 @@ def run_program(request: StartRequest, number: int, claim: Path | None = None) -
                 setsigdef=_find_ignored(),
             )
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise _refusal(StartError.EXECUTABLE_NOT_FOUND, error) from error
+            raise _refusal(GramError.EXECUTABLE_NOT_FOUND, error) from error
         except PermissionError as error:
-            raise _refusal(StartError.EXECUTABLE_PERMISSIONS, error) from error
+            raise _refusal(GramError.EXECUTABLE_PERMISSIONS, error) from error
         except (OSError, ValueError, MemoryError) as error:
             is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGES
             reason = f"{request.executable}: {error}"
-            raise StartRefused(StartError.JOB_EXECUTION_FAILED, reason, for_good=not is_short) from error
+            raise StartRefused(GramError.JOB_EXECUTION_FAILED, reason, for_good=not is_short) from error
         finally:
             os.chdir("/")
 
@@ -98,7 +97,7 @@ def _find_ignored() -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def _open(path: str, flags: int, refused: StartError) -> Iterator[int]:
+def _open(path: str, flags: int, refused: GramError) -> Iterator[int]:
     try:
         # Non-blocking: another program may have put a named pipe in the file's place.
         descriptor = os.open(render_wire(path), flags | (os.O_NONBLOCK if flags & os.O_WRONLY else 0), _FILE_MODE)
@@ -109,7 +108,7 @@ def _open(path: str, flags: int, refused: StartError) -> Iterator[int]:
         yield descriptor
 
 
-def _refusal(refused: StartError, error: OSError) -> StartRefused:
+def _refusal(refused: GramError, error: OSError) -> StartRefused:
     if error.errno in _SHORTAGES:
         return StartRefused(refused, str(error), for_good=False)
     name = error.filename

@@ -1,49 +1,16 @@
 """What GRAM is told about a grid job: as answers with a few keys, one a line, or as events."""
 
-import enum
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from adapters import canonical_name
 from batch_adapters.generator.collector_protocol import render_id
-from batch_adapters.states import Event, State
+from batch_adapters.states import Event, GramError, State
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
 from jobmanager.site.settings import FailedAs
 from sandbox.files import replace_file, sync_folder
-
-
-class GramError(enum.IntEnum):
-    """Error numbers in answers: GLOBUS_GRAM_PROTOCOL_ERROR_…"""
-
-    BAD_DIRECTORY = 4
-    EXECUTABLE_NOT_FOUND = 5
-    USER_CANCELLED = 8
-    STDIN_NOT_FOUND = 11
-    INVALID_MAX_TIME = 13
-    INVALID_COUNT = 14
-    JOB_EXECUTION_FAILED = 17
-    INVALID_JOB_TYPE = 19
-    BAD_SCRIPT_ARG_FILE = 21
-    JOB_TYPE_NOT_SUPPORTED = 26
-    JOB_CANCEL_FAILED = 31
-    INVALID_QUEUE = 37
-    INVALID_PROJECT = 38
-    RSL_ARGUMENTS = 50
-    RSL_DIRECTORY = 52
-    RSL_ENVIRONMENT = 54
-    RSL_EXECUTABLE = 55
-    RSL_STDIN = 64
-    EXECUTABLE_PERMISSIONS = 72
-    UNDEFINED_EXECUTABLE = 81
-    INVALID_MAX_MEMORY = 87
-    INVALID_MAX_WALL_TIME = 102
-    INVALID_MAX_CPU_TIME = 104
-    SIGNALLING_JOB = 107
-    UNKNOWN_SIGNAL = 108
-    RSL_SCHEDULER_SPECIFIC = 134
-
 
 # GRAM has no state for gathering outputs: its own STAGE_OUT is what it does itself after DONE.
 _REPORTED = {State.UNSUBMITTED: State.PENDING, State.STAGE_IN: State.PENDING, State.STAGE_OUT: State.ACTIVE}

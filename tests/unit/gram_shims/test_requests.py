@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters import Value
-from batch_adapters.states import State
+from batch_adapters.states import GramError, State
 from gram_shims.request import (
     BadDescription,
     JobDescription,
@@ -21,7 +21,7 @@ from gram_shims.request import (
     read_request,
 )
 from gram_shims.scripts import render_old_answer
-from jobmanager.gram.answers import NO_CHANGE, GramAnswer, GramError, refuse, render_answer
+from jobmanager.gram.answers import NO_CHANGE, GramAnswer, refuse, render_answer
 from jobmanager.requests.attributes import read_type
 
 _DEFAULTS: Mapping[str, Sequence[Value]] = {

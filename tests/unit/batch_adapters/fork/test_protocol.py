@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.fork.protocol import (
-    StartError,
     StartRefused,
     StartRequest,
     read_start_request,
@@ -18,6 +17,7 @@ from batch_adapters.fork.protocol import (
     render_started,
     render_wire,
 )
+from batch_adapters.states import GramError
 from tests.unit.batch_adapters.fork.messages import NotStarted, Started, read_answer, render_start_request
 
 
@@ -69,30 +69,30 @@ def test_no_arguments_and_one_empty_argument_differ() -> None:
 @pytest.mark.parametrize(
     ("line", "tag", "error"),
     [
-        pytest.param("", "", StartError.BAD_RSL, id="empty line"),
-        pytest.param("101;t;executable=/x", "t", StartError.BAD_RSL, id="another message"),
-        pytest.param("100", "", StartError.BAD_RSL, id="no tag"),
-        pytest.param("100;;executable=/x", "", StartError.BAD_RSL, id="empty tag"),
-        pytest.param("100;a\\x;executable=/x", "", StartError.BAD_RSL, id="unknown escape in the tag"),
-        pytest.param("100;t", "t", StartError.RSL_EXECUTABLE, id="no executable"),
-        pytest.param("100;t;executable=", "t", StartError.RSL_EXECUTABLE, id="empty executable"),
-        pytest.param("100;t;executable", "t", StartError.BAD_RSL, id="attribute without value"),
-        pytest.param("100;t;executable=/x,/y", "t", StartError.BAD_RSL, id="two executables"),
-        pytest.param("100;t;queue=long;executable=/x", "t", StartError.PARAMETER_NOT_SUPPORTED, id="unknown attribute"),
-        pytest.param("100;t;executable=/x;count=0", "t", StartError.INVALID_COUNT, id="count 0"),
-        pytest.param("100;t;executable=/x;count=-1", "t", StartError.INVALID_COUNT, id="negative count"),
-        pytest.param("100;t;executable=/x;count=10001", "t", StartError.INVALID_COUNT, id="count above the maximum"),
-        pytest.param("100;t;executable=/x;count=two", "t", StartError.INVALID_COUNT, id="count in words"),
-        pytest.param("100;t;executable=/x;count=2;stdout=/a", "t", StartError.OPENING_STDOUT, id="one stdout for two"),
-        pytest.param("100;t;executable=/x;stderr=/a,/b", "t", StartError.OPENING_STDERR, id="two stderr for one"),
-        pytest.param("100;t;executable=/x;environment=A", "t", StartError.BAD_RSL, id="variable without value"),
-        pytest.param("100;t;executable=/x;environment==1", "t", StartError.BAD_RSL, id="value without variable"),
-        pytest.param("100;t;executable=/x\\", "t", StartError.BAD_RSL, id="lone backslash at the end"),
-        pytest.param("100;t;executable=/x\\y", "t", StartError.BAD_RSL, id="unknown escape"),
-        pytest.param("100;t;executable=/x;arguments=a\0b", "t", StartError.BAD_RSL, id="NUL"),
+        pytest.param("", "", GramError.BAD_RSL, id="empty line"),
+        pytest.param("101;t;executable=/x", "t", GramError.BAD_RSL, id="another message"),
+        pytest.param("100", "", GramError.BAD_RSL, id="no tag"),
+        pytest.param("100;;executable=/x", "", GramError.BAD_RSL, id="empty tag"),
+        pytest.param("100;a\\x;executable=/x", "", GramError.BAD_RSL, id="unknown escape in the tag"),
+        pytest.param("100;t", "t", GramError.RSL_EXECUTABLE, id="no executable"),
+        pytest.param("100;t;executable=", "t", GramError.RSL_EXECUTABLE, id="empty executable"),
+        pytest.param("100;t;executable", "t", GramError.BAD_RSL, id="attribute without value"),
+        pytest.param("100;t;executable=/x,/y", "t", GramError.BAD_RSL, id="two executables"),
+        pytest.param("100;t;queue=long;executable=/x", "t", GramError.PARAMETER_NOT_SUPPORTED, id="unknown attribute"),
+        pytest.param("100;t;executable=/x;count=0", "t", GramError.INVALID_COUNT, id="count 0"),
+        pytest.param("100;t;executable=/x;count=-1", "t", GramError.INVALID_COUNT, id="negative count"),
+        pytest.param("100;t;executable=/x;count=10001", "t", GramError.INVALID_COUNT, id="count above the maximum"),
+        pytest.param("100;t;executable=/x;count=two", "t", GramError.INVALID_COUNT, id="count in words"),
+        pytest.param("100;t;executable=/x;count=2;stdout=/a", "t", GramError.OPENING_STDOUT, id="one stdout for two"),
+        pytest.param("100;t;executable=/x;stderr=/a,/b", "t", GramError.OPENING_STDERR, id="two stderr for one"),
+        pytest.param("100;t;executable=/x;environment=A", "t", GramError.BAD_RSL, id="variable without value"),
+        pytest.param("100;t;executable=/x;environment==1", "t", GramError.BAD_RSL, id="value without variable"),
+        pytest.param("100;t;executable=/x\\", "t", GramError.BAD_RSL, id="lone backslash at the end"),
+        pytest.param("100;t;executable=/x\\y", "t", GramError.BAD_RSL, id="unknown escape"),
+        pytest.param("100;t;executable=/x;arguments=a\0b", "t", GramError.BAD_RSL, id="NUL"),
     ],
 )
-def test_a_bad_request_is_refused_with_its_tag_and_a_gram_error(line: str, tag: str, error: StartError) -> None:
+def test_a_bad_request_is_refused_with_its_tag_and_a_gram_error(line: str, tag: str, error: GramError) -> None:
     with pytest.raises(StartRefused) as caught:
         read_start_request(line)
     assert (read_tag(line), caught.value.error) == (tag, error)
@@ -136,5 +136,5 @@ def test_any_bytes_survive_the_wire(data: bytes) -> None:
 def test_answers_are_rendered_and_read() -> None:
     line = render_started("a;b", (1, 2))
     assert (line, read_answer(line)) == ("101;a\\;b;1,2\n", Started("a;b", (1, 2)))
-    line = render_refusal("t", StartRefused(StartError.EXECUTABLE_NOT_FOUND, "/x, y: none\n"))
+    line = render_refusal("t", StartRefused(GramError.EXECUTABLE_NOT_FOUND, "/x, y: none\n"))
     assert (line, read_answer(line)) == ("102;t;5;/x\\, y: none\\n\n", NotStarted("t", 5, "/x, y: none\n"))

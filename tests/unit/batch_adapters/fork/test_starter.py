@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.fork.processes import read_process
-from batch_adapters.fork.protocol import StartError, StartRefused, StartRequest, read_wire, render_wire
+from batch_adapters.fork.protocol import StartRefused, StartRequest, read_wire, render_wire
 from batch_adapters.fork.spool import JobRun, read_run_file
 from batch_adapters.fork.starter import run_program
 from batch_adapters.launch import LAUNCH, command_line
-from batch_adapters.states import Event, State, read_event
+from batch_adapters.states import Event, GramError, State, read_event
 from tests.unit.batch_adapters.fork.messages import NotStarted, Started, read_answer, render_start_request
 from tests.waiting import SECONDS, wait_until
 
@@ -123,13 +123,13 @@ def test_a_killed_job_has_failed_with_128_and_the_signal(starter: Starter) -> No
 
 
 REFUSALS = [
-    pytest.param(StartRequest("t", "/bin/true", directory="/no/such"), StartError.BAD_DIRECTORY, id="directory"),
-    pytest.param(StartRequest("t", "/no/such"), StartError.EXECUTABLE_NOT_FOUND, id="executable"),
-    pytest.param(StartRequest("t", "/etc/passwd/x"), StartError.EXECUTABLE_NOT_FOUND, id="executable below a file"),
-    pytest.param(StartRequest("t", "/etc/passwd"), StartError.EXECUTABLE_PERMISSIONS, id="not executable"),
-    pytest.param(StartRequest("t", "/bin/true", stdin="/no/such"), StartError.STDIN_NOT_FOUND, id="stdin"),
-    pytest.param(StartRequest("t", "/bin/true", stdout=("/no/such",)), StartError.OPENING_STDOUT, id="stdout"),
-    pytest.param(StartRequest("t", "/bin/true", stderr=("/no/such",)), StartError.OPENING_STDERR, id="stderr"),
+    pytest.param(StartRequest("t", "/bin/true", directory="/no/such"), GramError.BAD_DIRECTORY, id="directory"),
+    pytest.param(StartRequest("t", "/no/such"), GramError.EXECUTABLE_NOT_FOUND, id="executable"),
+    pytest.param(StartRequest("t", "/etc/passwd/x"), GramError.EXECUTABLE_NOT_FOUND, id="executable below a file"),
+    pytest.param(StartRequest("t", "/etc/passwd"), GramError.EXECUTABLE_PERMISSIONS, id="not executable"),
+    pytest.param(StartRequest("t", "/bin/true", stdin="/no/such"), GramError.STDIN_NOT_FOUND, id="stdin"),
+    pytest.param(StartRequest("t", "/bin/true", stdout=("/no/such",)), GramError.OPENING_STDOUT, id="stdout"),
+    pytest.param(StartRequest("t", "/bin/true", stderr=("/no/such",)), GramError.OPENING_STDERR, id="stderr"),
 ]
 
 
@@ -154,7 +154,7 @@ def test_of_a_request_that_fails_half_way_nothing_runs_on(starter: Starter, tmp_
     files = (str(tmp_path / "0"), "/no/such")
     answer = starter.ask(sh("echo $$; exec sleep 60", stdout=files, count=2))
     assert isinstance(answer, NotStarted)
-    assert answer.error == StartError.OPENING_STDOUT
+    assert answer.error == GramError.OPENING_STDOUT
     printed = (tmp_path / "0").read_text()
     assert not printed or read_process(int(printed)) is None
     assert starter.events() == []
@@ -318,7 +318,7 @@ def test_a_named_pipe_in_the_place_of_a_jobs_file_holds_up_nobody(starter: Start
     os.mkfifo(tmp_path / "pipe")
     answer = starter.ask(sh("exit", stdout=(str(tmp_path / "pipe"),)))
     assert isinstance(answer, NotStarted)
-    assert answer.error == StartError.OPENING_STDOUT
+    assert answer.error == GramError.OPENING_STDOUT
     with open(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
         (pid,) = starter.run(sh("echo out", stdout=(str(tmp_path / "pipe"),)))
         assert starter.end_of(str(pid)) == (State.DONE, 0)

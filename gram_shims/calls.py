@@ -5,7 +5,6 @@ import logging
 import os
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +40,7 @@ from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import HandlerError, find_job_type
 from jobmanager.requests.time_limit import limited
 from jobmanager.site.account import Account
+from sandbox.files import make_file
 
 logger = logging.getLogger(__name__)
 
@@ -139,16 +139,11 @@ def _set_aside(account: Account, description: JobDescription) -> tuple[JobDescri
 
 def _publish_first_answer(account: Account, job_id: str) -> None:
     """Publish an answer for GRAM's first poll, which follows at once; an answer by the monitor stays."""
-    job = account.database.grid_jobs.get(job_id)
-    text = render_answer(answer_poll(account, job))
+    text = render_answer(answer_poll(account, account.database.grid_jobs.get(job_id)))
     file = answer_file(account, job_id)
-    temporary = file.with_name(f".{job_id}.first.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, exist_ok=True)
-        temporary.write_text(text)
-        with suppress(FileExistsError):
-            file.hardlink_to(temporary)
-        temporary.unlink()
+        make_file(file, text.encode(errors="replace"), is_lasting=False)
     except OSError as error:
         logger.warning("%s: its first answer cannot be published: %s", job_id, error)
 

@@ -21,7 +21,7 @@ from jobmanager.gram.answers import NO_CHANGE, GramAnswer, refuse, render_answer
 from jobmanager.monitor.logs import log_to
 from jobmanager.site.account import Account, open_account
 from jobmanager.site.host import check_host
-from sandbox.files import open_own
+from sandbox.files import empty_descriptors, open_own
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +38,7 @@ def seal() -> tuple[BinaryIO, BinaryIO]:
     for low, high in ((3, questions), (questions + 1, answers), (answers + 1, 65536)):
         os.closerange(low, high)
     os.dup2(2, 1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    empty_descriptors(0)
     return os.fdopen(questions, "rb"), os.fdopen(answers, "wb")
 
 

@@ -192,6 +192,36 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, word: str = "", 
         raise
 
 
+def make_file(path: Path, content: bytes, is_lasting: bool = True) -> None:
+    """Make a file with this content at once, unless there is one of that name; see `replace_file`.
+
+    :raises OSError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{get_native_id()}")
+    replace_file(temporary, content, is_lasting=is_lasting)
+    try:
+        # Only one of several processes, or hosts, can make the link, even on NFS.
+        with suppress(FileExistsError):
+            path.hardlink_to(temporary)
+    finally:
+        temporary.unlink()
+
+
+def empty_descriptors(*descriptors: int) -> None:
+    """From now on nothing can be read from these, and what is written to them is lost."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+def fill_closed_descriptors() -> None:
+    """Open the null device for closed standard descriptors, so that none of our files gets such a number."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Return when the names of a folder's files are on the disk.
 

@@ -30,7 +30,7 @@ from batch_adapters.fork.protocol import (
 )
 from batch_adapters.fork.spool import CLAIM_FLAGS, write_events
 from batch_adapters.states import Event, GramError, State
-from sandbox.files import kept_open
+from sandbox.files import fill_closed_descriptors, kept_open
 
 CLAIM_VARIABLE = b"SAMGRID_FORK_CLAIM"
 """Environment variable by which the process of a job is found if it was not recorded."""
@@ -221,14 +221,6 @@ def _is_output_closed() -> bool:
     return bool(poll.poll(0))
 
 
-def _fill_standard_descriptors() -> None:
-    """Open /dev/null as 0, 1 and 2 if they are closed, so that none of our files gets these numbers."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    # Close what our parent left open: every job would inherit it.
-    os.closerange(descriptor, os.sysconf("SC_OPEN_MAX"))
-
-
 def _make_wakeup() -> int:
     """A descriptor that becomes readable when a child ends."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -253,6 +245,8 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"cannot write to the scheduler log {argv[0]}: {error.strerror}", file=sys.stderr)
         return 1
-    _fill_standard_descriptors()
+    fill_closed_descriptors()
+    # What our parent left open, every job would inherit.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     Starter(log).run(_make_wakeup())
     return 0

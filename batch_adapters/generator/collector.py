@@ -23,9 +23,9 @@ from pathlib import Path
 
 from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Receipt, read_lines, render_answers
 from batch_adapters.generator.emit import keep_days, write_events_now
-from batch_adapters.generator.process import fill_closed_descriptors, leave_on_signals
+from batch_adapters.generator.process import leave_on_signals
 from batch_adapters.states import Event
-from sandbox.files import kept_open, take_lock
+from sandbox.files import fill_closed_descriptors, kept_open, take_lock
 
 logger = logging.getLogger("samgrid-event-collector")
 

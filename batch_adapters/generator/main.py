@@ -18,7 +18,6 @@ from batch_adapters.generator.process import (
     InputEnded,
     Watch,
     collect_garbage_rarely,
-    fill_closed_descriptors,
     hold_folder,
     keep_freed_memory,
     leave_on_signals,
@@ -27,6 +26,7 @@ from batch_adapters.generator.process import (
     write_pid_file,
 )
 from batch_adapters.registry import EVENT_MODULES, UnknownEventModule, find_event_module
+from sandbox.files import fill_closed_descriptors
 
 logger = logging.getLogger("samgrid-scheduler-event-generator")
 

@@ -13,14 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from sandbox.files import kept_open, take_lock
-
-
-def fill_closed_descriptors() -> None:
-    """Open the null device for closed standard descriptors, so that no log gets such a number."""
-    while (fd := os.open(os.devnull, os.O_RDONLY)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
+from sandbox.files import empty_descriptors, kept_open, take_lock
 
 
 def keep_freed_memory() -> None:
@@ -74,10 +67,7 @@ def run_in_background(pid_file: Path | None, keep_output: bool) -> None:
     os.close(reader)
     os.setsid()
     os.chdir("/")
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 2) if keep_output else (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
+    empty_descriptors(*((0, 2) if keep_output else (0, 1, 2)))
 
 
 def _release_child(child: int, writer: int, pid_file: Path | None) -> None:

@@ -36,7 +36,7 @@ from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.submission.credential_copies import follow_credentials
 from jobmanager.submission.packing import remove_half_made
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps
-from sandbox.files import SandboxError, SandboxRefused, locked, open_folder, open_own
+from sandbox.files import SandboxError, SandboxRefused, empty_descriptors, locked, open_folder, open_own
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
         return 0
     if options.subject is None:
         parser.error("of which grid job, or batch system?")
-    _empty_stdin()
+    empty_descriptors(0)  # a program started by a handler must not wait for a person
     return do_task(open_account(options.state_dir), Task(options.task), options.subject)
 
 
@@ -113,13 +113,6 @@ def _wake_successor(account: Account) -> None:
     has_news = any(reported_state(job.state) is not job.reported for job in unreported)
     if grid_jobs.list_open() or has_news or has_unsent(account, time.time()):
         wake_monitor(account)
-
-
-def _empty_stdin() -> None:
-    """Replace standard input by /dev/null: a program started by a handler must not wait for a person."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
 
 
 class _Busy(Exception):

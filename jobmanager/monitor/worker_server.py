@@ -24,6 +24,7 @@ from jobmanager.database.documents import load_schema
 from jobmanager.monitor.workers import BEGINNING, TRY_LATER
 from jobmanager.states.aggregation import Task
 from sandbox.driver import load_template
+from sandbox.files import empty_descriptors
 
 _BLOCK = 1 << 16
 _LONGEST_STDERR = 2000
@@ -186,10 +187,7 @@ class WorkerServer:
 def serve(work: Callable[[Task, str], int]) -> None:
     """Serve the process at the other end of standard input; programs that workers start get an empty one."""
     connection = socket.socket(fileno=os.dup(0))
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):
-        os.dup2(nothing, descriptor)
-    os.close(nothing)
+    empty_descriptors(0, 1)
     # Loaded here once, instead of in each worker.
     import sh  # noqa: F401
     import tenacity  # noqa: F401

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from jobmanager.site.places import StateFolderError, StatePlaces
-from sandbox.files import open_own, read_regular, replace_file, sync_folder
+from sandbox.files import make_file, open_own, read_regular, replace_file, sync_folder
 
 STAMP_INTERVAL = 10.0
 """Seconds between two time stamps of a monitor."""
@@ -78,21 +78,8 @@ def claim_host(places: StatePlaces) -> None:
     :raises OtherHost: another host is. OSError: this cannot be recorded.
     """
     if find_active_host(places) is None:
-        path = places.active_host
-        temporary = _name_beside(path)
-        replace_file(temporary, _render(find_this_host()))
-        try:
-            # Only one of two hosts can make the link, even on NFS.
-            with suppress(FileExistsError):
-                path.hardlink_to(temporary)
-        finally:
-            temporary.unlink()
+        make_file(places.active_host, _render(find_this_host()))
     check_host(places)
-
-
-def _name_beside(path: Path) -> Path:
-    """A name that no other thread uses, on any host."""
-    return path.with_name(f".{path.name}.{os.uname().nodename}.{get_native_id()}")
 
 
 def _render(host: Host) -> bytes:
@@ -114,7 +101,7 @@ def release_stamp(places: StatePlaces) -> None:
 
 def measure_silence(places: StatePlaces) -> float:
     """Seconds since the last time stamp, by the clock that makes it: the file server's."""
-    clock = _name_beside(places.active_host)
+    clock = places.active_host.with_name(f".clock.{os.uname().nodename}.{get_native_id()}")
     os.close(open_own(clock))
     try:
         os.utime(clock)

@@ -17,6 +17,7 @@ from lxml import etree
 
 from jobmanager.database.database import DamagedDocument, Database, DatabaseError
 from jobmanager.views.selection import Path, read_selection
+from sandbox.files import empty_descriptors
 
 _PREFIXES = {"re": "http://exslt.org/regular-expressions"}
 
@@ -214,9 +215,7 @@ def _prepare(question: Question, leave_out: Callable[[DamagedDocument], object])
 
 def _seal() -> None:
     """From now on, no file or connection can be opened, and nothing is printed."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.dup2(nothing, sys.stderr.fileno())
+    empty_descriptors(sys.stdout.fileno(), sys.stderr.fileno())
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from batch_adapters.states import State
 from jobmanager import UserError
@@ -63,17 +63,10 @@ class Snapshot:
         ]
 
 
-class Display(Protocol):
-    """Something that shows snapshots."""
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Show how things are now."""
-
-
 def watch_grid_job(account: Account, job_id: str) -> int:
     """Show a grid job until it ends; 0 done, 1 failed, 3 if something has kept it from going on for a while."""
     try:
-        with _display() as display:
+        with _choose_display() as display:
             for snapshot in follow_grid_job(account, job_id):
                 display.show(snapshot)
     except CannotGoOn as error:
@@ -144,7 +137,7 @@ def _problem(account: Account, job_id: str) -> str:
     return "; ".join(line.partition(": ")[2] for line in lines if line.startswith(of_ours))
 
 
-def _display() -> AbstractContextManager[Display]:
+def _choose_display() -> "AbstractContextManager[Bars | PlainLines]":
     return Bars() if can_have_bars() else nullcontext(PlainLines())
 
 

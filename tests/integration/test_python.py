@@ -14,7 +14,6 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -274,8 +273,8 @@ def test_the_end_is_what_is_shown_last(shared: Path, monkeypatch: pytest.MonkeyP
         wait_until(lambda: account.database.grid_jobs.get(job_id).state.is_final)
         return read_status(account, job_id)
 
-    display = SimpleNamespace(show=lambda snapshot, status: shown.append(snapshot.row.state))
-    monkeypatch.setattr("jobmanager.commands.python.notebook.show_progress", lambda is_wanted: nullcontext(display))
+    show: Any = nullcontext(lambda snapshot, status: shown.append(snapshot.row.state))
+    monkeypatch.setattr("jobmanager.commands.python.notebook.show_progress", lambda is_wanted: show)
     monkeypatch.setattr("jobmanager.commands.python.handles.read_status", read_status_of_the_end)
     assert submit(WAITING.format(file=tmp_path / "go")).wait(timeout=0).succeeded
     assert shown[0] != "done"

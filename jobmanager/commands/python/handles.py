@@ -68,11 +68,11 @@ class JobHandle:
 
         deadline = None if timeout is None else time.monotonic() + timeout
         last: JobStatus | None = None
-        with _opened(self.state_dir) as account, show_progress(progress) as display:
+        with _opened(self.state_dir) as account, show_progress(progress) as show:
             account.database.grid_jobs.get(self.id)
             for snapshot in follow_grid_job(account, self.id):
                 status = read_status(account, self.id)
-                display.show(snapshot, status)
+                show(snapshot, status)
                 if callback is not None and replace(status, may_end=None) != last:
                     last = replace(status, may_end=None)
                     callback(status)

@@ -2,17 +2,17 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from jobmanager import render_number
 from jobmanager.commands.python.statuses import JobStatus, PhaseProgress
 from jobmanager.views.text import render_line, render_local_time
 
 if TYPE_CHECKING:
-    from jobmanager.views.watching import Bars, Snapshot
+    from jobmanager.views.watching import Snapshot
 
 
 def render_html(status: JobStatus) -> str:
@@ -66,28 +66,24 @@ def _text(text: str | None) -> str:
     return escape(render_line(text or ""))
 
 
-class ProgressDisplay(Protocol):
-    """Something that shows how a grid job goes on."""
-
-    def show(self, snapshot: "Snapshot", status: JobStatus) -> None:
-        """Show how things are now."""
-
-
 @contextmanager
-def show_progress(is_wanted: bool) -> Iterator[ProgressDisplay]:
+def show_progress(is_wanted: bool) -> "Iterator[Callable[[Snapshot, JobStatus], object]]":
     """What shows the progress that is wanted, where somebody looks."""
     from jobmanager.views.watching import Bars, can_have_bars
 
     # A terminal has one place for bars only, and a notebook's cells belong to its main thread.
-    if not is_wanted or threading.current_thread() is not threading.main_thread():
-        yield _Nothing()
-    elif _is_notebook():
-        yield _Card()
-    elif can_have_bars():
+    is_wanted = is_wanted and threading.current_thread() is threading.main_thread()
+    if is_wanted and _is_notebook():
+        yield _Card().show
+    elif is_wanted and can_have_bars():
         with Bars() as bars:
-            yield _OnTerminal(bars)
+            yield lambda snapshot, status: bars.show(snapshot)
     else:
-        yield _Nothing()
+        yield _show_nothing
+
+
+def _show_nothing(*_: object) -> None:
+    """Nobody looks."""
 
 
 def _is_notebook() -> bool:
@@ -99,19 +95,6 @@ def _is_notebook() -> bool:
     return hasattr(get_ipython(), "kernel")
 
 
-class _Nothing:
-    def show(self, snapshot: "Snapshot", status: JobStatus) -> None:
-        """Nobody looks."""
-
-
-class _OnTerminal:
-    def __init__(self, bars: "Bars") -> None:
-        self._bars = bars
-
-    def show(self, snapshot: "Snapshot", status: JobStatus) -> None:
-        self._bars.show(snapshot)
-
-
 class _Card:
     """Below a notebook's cell, and replaced whenever something has changed; it needs no widgets."""
 
@@ -119,7 +102,7 @@ class _Card:
         self._handle: Any = None
         self._shown = ""
 
-    def show(self, snapshot: "Snapshot", status: JobStatus) -> None:
+    def show(self, _: object, status: JobStatus) -> None:
         from IPython import display
 
         html = render_html(status)

@@ -17,7 +17,7 @@ from jobmanager.site.host import (
     take_over,
 )
 from jobmanager.site.places import StateFolderError, StatePlaces
-from sandbox.files import replace_file
+from sandbox.files import make_file
 
 ALPHA, BETA = Host("alpha", "a1"), Host("beta", "b2")
 
@@ -62,12 +62,12 @@ def test_of_two_hosts_that_begin_at_once_one_is_told_of_the_other(
     def write_late(path: Path, content: bytes) -> None:
         """Alpha has looked already, and beta is faster."""
         be(monkeypatch, BETA)
-        monkeypatch.setattr(host, "replace_file", replace_file)
+        monkeypatch.setattr(host, "make_file", make_file)
         claim_host(places)
         be(monkeypatch, ALPHA)
-        replace_file(path, content)
+        make_file(path, content)
 
-    monkeypatch.setattr(host, "replace_file", write_late)
+    monkeypatch.setattr(host, "make_file", write_late)
     with pytest.raises(OtherHost, match="in use on host beta"):
         claim_host(places)
     assert find_active_host(places) == BETA

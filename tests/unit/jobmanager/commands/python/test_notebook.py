@@ -134,8 +134,8 @@ def test_progress_is_shown_where_somebody_looks(monkeypatch: pytest.MonkeyPatch)
     shown = dict[str, str]()
 
     def look(name: str, is_wanted: bool = True) -> None:
-        with show_progress(is_wanted) as display:
-            shown[name] = type(display).__name__
+        with show_progress(is_wanted) as show:
+            shown[name] = getattr(show, "__qualname__", "")
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
@@ -158,12 +158,12 @@ def test_progress_is_shown_where_somebody_looks(monkeypatch: pytest.MonkeyPatch)
     del shell.kernel
     look("IPython's terminal")
     assert shown == {
-        "pipe": "_Nothing",
-        "nothing": "_Nothing",
-        "somebody's own": "_Nothing",
-        "terminal": "_OnTerminal",
-        "not wanted": "_Nothing",
-        "thread": "_Nothing",
-        "notebook": "_Card",
-        "IPython's terminal": "_OnTerminal",
+        "pipe": "_show_nothing",
+        "nothing": "_show_nothing",
+        "somebody's own": "_show_nothing",
+        "terminal": "show_progress.<locals>.<lambda>",
+        "not wanted": "_show_nothing",
+        "thread": "_show_nothing",
+        "notebook": "_Card.show",
+        "IPython's terminal": "show_progress.<locals>.<lambda>",
     }

@@ -8,11 +8,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobmanager import UserError, render_error
 from jobmanager.commands import accounting, batch_system, grid_jobs, query, service
-from jobmanager.commands.arguments import Declare, Run
+from jobmanager.commands.arguments import Declare, Run, account_of
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -37,9 +37,10 @@ Run grid jobs: one request becomes many local jobs in a batch system, and their 
 def main(argv: list[str]) -> int:
     """Run one command; errors of the user's, or of the machine, are one clear line each and exit status 1."""
     if "_ARGCOMPLETE" in os.environ:
-        from jobmanager.commands.completion import complete
+        from argcomplete import autocomplete
 
-        complete(_make_parser(os.environ.get("COMP_LINE", "").split())[0])
+        completer: Any = _complete  # a function will do, whatever argcomplete declares
+        autocomplete(_make_parser(os.environ.get("COMP_LINE", "").split())[0], default_completer=completer)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 closed by whoever started us
     # As in `batch_adapters.launch`: a command loads more than the command line.
     gc.set_threshold(50_000)
@@ -185,3 +186,33 @@ def _add(
     )
     for add_arguments in declare:
         add_arguments(command)
+
+
+_OF_GRID_JOBS = ("id", "job")
+_OF_FILES = ("file", "folder", "extract", "module", "request", "token_file", "state_dir")
+_MOST_COMPLETED = 100
+"""Grid jobs that are completed, the newest."""
+
+
+def _complete(
+    prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: object
+) -> Iterable[str] | Mapping[str, str]:
+    """What a shell completes: files, grid jobs and job types; argcomplete itself knows commands and options."""
+    if action.dest in _OF_GRID_JOBS:
+        return _find_grid_jobs(parsed_args)
+    if action.dest == "type":
+        from jobmanager.requests.job_types import KNOWN_TYPES
+
+        return KNOWN_TYPES
+    from argcomplete.completers import FilesCompleter
+
+    return FilesCompleter()(prefix) if action.dest in _OF_FILES else ()
+
+
+def _find_grid_jobs(options: argparse.Namespace) -> Mapping[str, str]:
+    """Ids and names, each with what says more of it, where the shell shows that."""
+    from jobmanager.database.database import Choice
+
+    rows = account_of(options).database.grid_jobs.page(Choice(), 0, _MOST_COMPLETED)
+    ids = {row.id: " ".join(filter(None, (row.outcome or row.state, row.name))) for row in rows}
+    return {**ids, **{row.name: row.id for row in rows if row.name}}

@@ -1,11 +1,13 @@
-"""Decides who may see the pages, and tells browsers what they must not do with them."""
+"""Decides who may see the pages, and tells browsers what they must not do with them; finds out who has connected."""
 
 import hashlib
 import hmac
 import os
 import re
 import secrets
+import socket
 import stat
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -16,7 +18,6 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobmanager import UserError
-from jobmanager.web.connections import find_peer_uid
 
 COOKIE = "samgrid-web"
 _SHORTEST_TOKEN = 16
@@ -156,3 +157,37 @@ def _refuse(status: int, sentence: str) -> Response:
     # A refused client does not keep its connection.
     headers = {"Connection": "close"} | ({"WWW-Authenticate": 'Bearer realm="samgrid"'} if status == 401 else {})
     return PlainTextResponse(f"{sentence}\n", status, headers)
+
+
+Address = tuple[str, int]
+_DIAGNOSIS = 4  # NETLINK_SOCK_DIAG
+_BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
+_REQUEST = 1  # NLM_F_REQUEST
+_ESTABLISHED = 1
+_NO_COOKIE = bytes(4) + 8 * b"\xff"  # any interface, INET_DIAG_NOCOOKIE
+_ANSWER = struct.Struct("=IHHII BBBB 48x 5I")
+"""The header of a netlink message and a ``struct inet_diag_msg`` (sock_diag(7)): we read state, uid and inode."""
+
+
+def find_peer_uid(client: Address, server: Address) -> int | None:
+    """The user who owns the client's end of this connection; None if that is nobody on this host.
+
+    A socket that its owner has closed has no inode and seems to belong to root: it is nobody's.
+    """
+    family = socket.AF_INET6 if ":" in client[0] else socket.AF_INET
+    ports = struct.pack("!HH", client[1], server[1])
+    try:
+        ends = b"".join(
+            socket.inet_pton(family, address[0].partition("%")[0]).ljust(16, b"\0") for address in (client, server)
+        )
+        question = struct.pack("=BBxxI", family, socket.IPPROTO_TCP, 0xFFFFFFFF) + ports + ends + _NO_COOKIE
+        header = struct.pack("=IHHII", 16 + len(question), _BY_FAMILY, _REQUEST, 0, 0)
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _DIAGNOSIS) as kernel:
+            kernel.send(header + question)
+            answer = kernel.recv(4096)
+    except OSError:  # no address, or a kernel without this interface
+        return None
+    if len(answer) < _ANSWER.size:
+        return None
+    _, kind, _, _, _, _, state, _, _, *_, uid, inode = _ANSWER.unpack_from(answer)
+    return uid if kind == _BY_FAMILY and state == _ESTABLISHED and inode else None

@@ -21,20 +21,19 @@ class JobKind:
 
     letter: str
     name: str
-    """A word, which is a class in the style sheet too."""
-    words: str
+    """A word for people, which is a class in the style sheet, too."""
     mark: str
     """An SVG path in a square of 10 × 10."""
 
 
 KINDS = (
-    JobKind("f", "failed", "failed", "M1.5 3l1.5 -1.5l2 2l2 -2l1.5 1.5l-2 2l2 2l-1.5 1.5l-2 -2l-2 2l-1.5 -1.5l2 -2z"),
-    JobKind("c", "cancelled", "cancelled", "M1 1l8 8h-8z"),
-    JobKind("s", "suspended", "suspended", "M1.5 1h2.5v8h-2.5zm4.5 0h2.5v8h-2.5z"),
-    JobKind("a", "active", "active", "M2 1l7 4l-7 4z"),
-    JobKind("p", "pending", "pending", "M1 1h8v8h-8zm1.6 1.6v4.8h4.8v-4.8z"),
-    JobKind("u", "unsubmitted", "unsubmitted", "M4 4h2v2h-2z"),
-    JobKind("d", "done", "done", "M1 1h8v8h-8z"),
+    JobKind("f", "failed", "M1.5 3l1.5 -1.5l2 2l2 -2l1.5 1.5l-2 2l2 2l-1.5 1.5l-2 -2l-2 2l-1.5 -1.5l2 -2z"),
+    JobKind("c", "cancelled", "M1 1l8 8h-8z"),
+    JobKind("s", "suspended", "M1.5 1h2.5v8h-2.5zm4.5 0h2.5v8h-2.5z"),
+    JobKind("a", "active", "M2 1l7 4l-7 4z"),
+    JobKind("p", "pending", "M1 1h8v8h-8zm1.6 1.6v4.8h4.8v-4.8z"),
+    JobKind("u", "unsubmitted", "M4 4h2v2h-2z"),
+    JobKind("d", "done", "M1 1h8v8h-8z"),
 )
 """Those that need a look come first."""
 

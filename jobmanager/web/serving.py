@@ -1,20 +1,25 @@
-"""Serves the pages on one address until a signal comes."""
+"""Serves the pages on one address until a signal comes; limits connections in number and in time."""
 
 import asyncio
 import ipaddress
+import logging
+import os
 import signal
 import socket
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jobmanager import UserError
 from jobmanager.site.account import Account
-from jobmanager.web.access import make_token
+from jobmanager.web.access import find_peer_uid, make_token
 from jobmanager.web.app import make_app
-from jobmanager.web.connections import Connection, ConnectionErrors
 from jobmanager.web.live import Changes
+
+_log = logging.getLogger(__name__)
 
 _BACKLOG = 64
 """Connections waiting to be accepted; asyncio accepts so many at once before any is refused."""
@@ -107,3 +112,76 @@ def _run(server: _Server, bound: socket.socket) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Connection(H11Protocol):
+    """A connection of uvicorn, with additional limits."""
+
+    HEAD_SECONDS = 10.0
+    """How long the head of a request may take."""
+    MOST_OF_ONE = 96
+    """Connections of one account of this host, or of one other address."""
+    MOST = 256
+    """Connections of all other accounts; our own always gets one."""
+
+    _who: int | str | None = None
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept the connection, or refuse and close it."""
+        super().connection_made(transport)
+        self._who = self._find_who()
+        if self._has_place():
+            self._watch_head()
+        else:
+            transport.write(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\nToo many connections.\n")
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watch()
+        super().connection_lost(exc)
+
+    def _find_who(self) -> int | str:
+        if self.client is None or self.server is None or self.server[1] is None:
+            return ""
+        uid = find_peer_uid(self.client, (self.server[0], self.server[1]))
+        return self.client[0] if uid is None else uid
+
+    def _has_place(self) -> bool:
+        others: list[Any] = [one for one in self.connections if one is not self and not one.transport.is_closing()]
+        if sum(one._who == self._who for one in others) >= self.MOST_OF_ONE:
+            return False
+        own = os.geteuid()
+        return self._who == own or sum(one._who != own for one in others) < self.MOST
+
+    def _watch_head(self) -> None:
+        """Close the connection if the head of its next request is not complete in time."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_watch()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.HEAD_SECONDS, self.transport.abort)
+
+    def _stop_watch(self) -> None:
+        if self._deadline:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class ConnectionErrors:
+    """Logs at most one error of connections a minute, instead of asyncio's traceback for each."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def log(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Called by the event loop with uncaught exceptions."""
+        error = context.get("exception")
+        if not isinstance(error, OSError):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._next:
+            self._next = loop.time() + 60
+            _log.warning("some connections cannot be served: %s", error.strerror or error)

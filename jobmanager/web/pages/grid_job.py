@@ -265,7 +265,7 @@ def _read_table(
 
 
 def _render_choice(chosen: JobKind | None, cause: str | None, host: str | None) -> str:
-    words = f"are {chosen.words}" if chosen else ""
+    words = f"are {chosen.name}" if chosen else ""
     where = (f" with {cause.replace('-', ' ')}" if cause else "") + (f" on {host}" if host else "")
     return " and ".join(filter(None, (words, where and f"failed in any attempt{where}")))
 

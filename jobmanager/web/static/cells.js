@@ -85,7 +85,7 @@ class Field {
     const first = index * each + 1;
     const last = Math.min(first + each - 1, Number(this.box.dataset.count));
     const who = each === 1 ? `Local job ${first}` : `Local jobs ${first} to ${last}`;
-    this.says.textContent = `${who}: ${KINDS[this.letters[index]].words}`;
+    this.says.textContent = `${who}: ${KINDS[this.letters[index]].name}`;
   }
 
   open(index) {
@@ -118,12 +118,12 @@ function readRuns(text) {
   return letters;
 }
 
-// The legend has every kind's letter, words and mark: what stands there is what is drawn.
+// The legend has every kind's letter, name and mark: what stands there is what is drawn.
 const KINDS = {};
 for (const path of document.querySelectorAll("#kinds path")) {
   const [, x, y, rest] = path.getAttribute("d").match(/^M([\d.]+) ([\d.]+)(.*)$/);
-  const { letter, name, words } = path.dataset;
-  KINDS[letter] = { name, words, x: Number(x), y: Number(y), rest };
+  const { letter, name } = path.dataset;
+  KINDS[letter] = { name, x: Number(x), y: Number(y), rest };
 }
 
 for (const box of document.querySelectorAll("[data-cells]")) new Field(box);

@@ -73,7 +73,7 @@ def test_every_state_has_a_kind_of_its_own(line: LocalJobLine, letter: str) -> N
 
 
 def test_kinds_are_told_apart_without_colours() -> None:
-    for field in ("letter", "name", "words", "mark"):
+    for field in ("letter", "name", "mark"):
         assert len({getattr(kind, field) for kind in KINDS}) == len(KINDS)
     assert all(re.fullmatch(r"M[\d.]+ [\d.]+[a-z0-9. -]+z", kind.mark) for kind in KINDS)
 

@@ -15,8 +15,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from jobmanager.web import connections
-from jobmanager.web.connections import Address, Connection, ConnectionErrors, find_peer_uid
+from jobmanager.web import serving
+from jobmanager.web.access import Address, find_peer_uid
+from jobmanager.web.serving import Connection, ConnectionErrors
 from tests.waiting import SECONDS
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
@@ -136,7 +137,7 @@ def test_no_account_takes_another_s_place(
     monkeypatch.setattr(Connection, "MOST_OF_ONE", 3)
     monkeypatch.setattr(Connection, "MOST", 5)
     uids = iter(who)
-    monkeypatch.setattr(connections, "find_peer_uid", lambda client, server: next(uids))
+    monkeypatch.setattr(serving, "find_peer_uid", lambda client, server: next(uids))
 
     async def client(address: Address) -> None:
         answers, kept = [], []

@@ -123,11 +123,8 @@ def render_table(entries: Iterable[LocalJobEntry]) -> bytes:
 
     :raises SandboxRefused: for an empty command and for NUL characters.
     """
-    return b"".join(_render_line(index, entry) for index, entry in enumerate(entries, 1))
-
-
-def _render_line(index: int, entry: LocalJobEntry) -> bytes:
-    return _sign(f"{index} {_render_entry(entry)}\n".encode("utf-8", "surrogateescape"))
+    lines = (f"{index} {_render_entry(entry)}\n" for index, entry in enumerate(entries, 1))
+    return b"".join(_sign(line.encode("utf-8", "surrogateescape")) for line in lines)
 
 
 def _render_entry(entry: LocalJobEntry) -> str:

@@ -227,15 +227,11 @@ def _judge(account: Account, job: GridJob) -> Verdict:
 def render_failures(account: Account, job: GridJob, count: int, first: int) -> str:
     """How many local jobs of a grid job failed, and why the first one did; ``first`` is its index."""
     local_job = account.database.local_jobs.get(job.job_id, first)
-    words = _last_output(account, job, local_job)
+    stem = render_stem(job.job_id, str(local_job.local_id))
+    words = read_last_output(account.places.results(job.job_id) / f"{stem}.stderr")
     attempt = f" (attempt {local_job.attempt})" if local_job.attempt > 1 else ""
     reason = f"number {first}{attempt}: {local_job.reason or 'no reason known'}" + (f" ({words})" if words else "")
     return f"{count} of {job.count} local jobs failed, first {reason}"
-
-
-def _last_output(account: Account, job: GridJob, local_job: LocalJob) -> str:
-    stem = render_stem(job.job_id, str(local_job.local_id))
-    return read_last_output(account.places.results(job.job_id) / f"{stem}.stderr")
 
 
 def read_last_output(path: Path) -> str:

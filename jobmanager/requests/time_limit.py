@@ -182,7 +182,5 @@ def _append(file: Path, text: str) -> None:
 
 def asking(account: Account, grid_job: str, what: str) -> Asking:
     """Calls of a grid job's handler; ``what`` is one of `places.QUESTIONS`."""
-    places = account.places
-    seconds = account.configuration.handlers.time_limit
-    asked, hung = places.handler_asked(grid_job, what), places.handler_hung(grid_job, what)
-    return Asking(asked, hung, places.handler_died(grid_job, what), seconds)
+    asked, hung, died = (account.places.of_handler(grid_job, what, name) for name in ("asked", "hung", "died"))
+    return Asking(asked, hung, died, account.configuration.handlers.time_limit)

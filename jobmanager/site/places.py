@@ -128,21 +128,13 @@ class StatePlaces:
     worker_lock = _of_grid_job("worker.lock")
     """Held by the one worker of a grid job."""
 
-    def handler_asked(self, grid_job: str, what: str) -> Path:
-        """Exists during a call of the grid job's handler, of one of the kinds in `QUESTIONS`."""
-        return self.grid_job(grid_job) / f"handler-{what}.asked"
+    def of_handler(self, grid_job: str, what: str, name: str) -> Path:
+        """A file about calls of the grid job's handler of one of the kinds in `QUESTIONS`: see `time_limit.Asking`."""
+        return self.grid_job(grid_job) / f"handler-{what}.{name}"
 
     def is_handler_asked(self, grid_job: str, questions: Iterable[str] = QUESTIONS) -> bool:
         """True while a worker waits for the grid job's handler in one of these calls."""
-        return any(self.handler_asked(grid_job, what).exists() for what in questions)
-
-    def handler_hung(self, grid_job: str, what: str) -> Path:
-        """How often it hung in such a call."""
-        return self.grid_job(grid_job) / f"handler-{what}.hung"
-
-    def handler_died(self, grid_job: str, what: str) -> Path:
-        """How often the calling process died in such a call."""
-        return self.grid_job(grid_job) / f"handler-{what}.died"
+        return any(self.of_handler(grid_job, what, "asked").exists() for what in questions)
 
     def output(self, grid_job: str) -> Path:
         """The tar with all outputs."""

@@ -82,7 +82,9 @@ def apply_events(database: Database, batch: str, events: Sequence[Event]) -> dic
                 unknown.append(event)
         changes.put()
         database.events.keep(batch, unknown, now)
-        database.events.put_generator_time(batch, _latest(events, now))
+        # One time from the future (a wrong clock) must not hide the events until then.
+        latest = max((event.timestamp for event in events if event.timestamp <= now), default=0)
+        database.events.put_generator_time(batch, latest)
     return changes.by_grid_job()
 
 
@@ -182,8 +184,3 @@ class _Changes:
             except Exception:  # such as an invalid document: the others' events must not be lost
                 logger.exception("%s: its events cannot be recorded", grid_job)
                 self._changed = {key for key in self._changed if key[0] != grid_job}
-
-
-def _latest(events: Sequence[Event], now: float) -> int:
-    # One time from the future (a wrong clock) must not hide the events until then.
-    return max((event.timestamp for event in events if event.timestamp <= now), default=0)

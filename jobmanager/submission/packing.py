@@ -52,8 +52,9 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
         with asking(account, job.job_id, "pack").limited():
             entries, environment = _ask_handler(adapter, job, local_jobs, work_area)
         stdin = _bring_stdin(adapter, work_area)
-        site_files = account.configuration.sandbox.site_files
-        digest = write_sandbox(work_area, places.sandbox_tar(job.job_id), _limits(account), site_files)
+        settings = account.configuration.sandbox
+        limits = TarLimits(settings.max_input_files, settings.max_input_size * 1_000_000)
+        digest = write_sandbox(work_area, places.sandbox_tar(job.job_id), limits, settings.site_files)
         is_bare = _is_bare(account, work_area)
         if is_bare:
             write_report(places.sandbox(job.job_id))
@@ -224,11 +225,6 @@ def _is_bare(account: Account, work_area: Path) -> bool:
     is_shared = settings.transfer is not Transfer.BATCH_SYSTEM
     is_empty = not settings.site_files and not any(work_area.iterdir())
     return is_shared and ":" not in str(work_area) and is_empty
-
-
-def _limits(account: Account) -> TarLimits:
-    settings = account.configuration.sandbox
-    return TarLimits(settings.max_input_files, settings.max_input_size * 1_000_000)
 
 
 def _remove(folder: Path) -> None:

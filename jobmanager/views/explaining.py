@@ -82,7 +82,8 @@ def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:
         "seen:\n" + (render_evidence(job.evidence()) or "  nothing"),
         _render_part("driver:", [*describe_driver(context.driver), *complaint, *stopped]),
     ]
-    parts += [_describe_answer(title, answer) for title, answer in _titles(job.batch, context)]
+    for title, answer in ((f"{job.batch} now:", context.now), (f"{job.batch}'s history:", context.history)):
+        parts += [] if answer is None else [_describe_answer(title, answer)]
     if why := account.database.quarantine.list().get(grid_job):
         parts.append(_render_part(f"grid job {grid_job}:", [why.sentence]))
     parts.append(_render_part("verdict:", [render_verdict(job, context)]))
@@ -261,11 +262,6 @@ def _query(account: Account, batch: str, question: Callable[[], list[LocalStatus
         return BatchAnswer(problem=f"no answer that can be understood: {error}")
     except OSError as error:  # for example, the rate limit cannot be written
         return BatchAnswer(problem=f"it cannot be asked: {error}")
-
-
-def _titles(batch: str, context: Context) -> list[tuple[str, BatchAnswer]]:
-    titled = [(f"{batch} now:", context.now), (f"{batch}'s history:", context.history)]
-    return [(title, answer) for title, answer in titled if answer is not None]
 
 
 def _describe_answer(title: str, answer: BatchAnswer) -> str:

@@ -158,7 +158,8 @@ class Wish:
 
         Called repeatedly, because another watcher that ends removes the file of the wish.
         """
-        is_needed = job.local_id is not None and not job.state.is_final and not _is_here(account, grid_job, job)
+        is_needed = job.local_id is not None and not job.state.is_final
+        is_needed = is_needed and not all(find_printed(account, grid_job, job, kind) for kind in KINDS)
         path = _live(account, grid_job, job) if is_needed else None
         if path != self._path:
             self._withdraw()
@@ -178,10 +179,6 @@ class Wish:
         for suffix in ("", *(f".{kind}" for kind in KINDS)) if self._path else ():
             with suppress(OSError):
                 os.unlink(f"{self._path}{suffix}")  # noqa: PTH108 a name beside it
-
-
-def _is_here(account: Account, grid_job: str, job: LocalJob) -> bool:
-    return all(find_printed(account, grid_job, job, kind) for kind in KINDS)
 
 
 def _live(account: Account, grid_job: str, job: LocalJob) -> Path:

@@ -65,7 +65,8 @@ class Pages:
         self._account = account
         self._templates = Templates(account.configuration.site.name)
         self._queries = threading.BoundedSemaphore(_MOST_QUERIES)
-        self._static = _load_static()
+        static = Path(__file__).with_name("static")
+        self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.suffix in _MEDIA_TYPES}
         self.changes = Changes(VersionReader(account))
 
     def overview(self, request: Request) -> Response:
@@ -196,11 +197,6 @@ class Pages:
         if not self.changes.has_room:
             raise HTTPException(503, "Too many pages are open.")
         return StreamingResponse(stream, media_type="text/event-stream")
-
-
-def _load_static() -> dict[str, bytes]:
-    folder = Path(__file__).with_name("static")
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix in _MEDIA_TYPES}
 
 
 def _open(path: Path | None) -> BinaryIO:

@@ -697,7 +697,7 @@ def test_a_summary_may_be_kept_in_place_of_the_problem_with_it(toy: ToySystem) -
 
 def test_a_handler_that_hung_is_not_asked_again_and_where_it_hung_last_is_told(toy: ToySystem) -> None:
     fail(toy, "17")
-    toy.account.places.handler_hung(GRID_JOB, "summary").write_text("first\nthen\nlast\n")
+    toy.account.places.of_handler(GRID_JOB, "summary", "hung").write_text("first\nthen\nlast\n")
     assert reason_of(toy) == FAILED
     assert toy.database.grid_jobs.get(GRID_JOB).no_summary == "HandlerHung: last"
 

@@ -35,8 +35,8 @@ def test_a_handler_with_which_every_worker_dies_is_given_up(
 ) -> None:
     add_grid_job(account)
     account.places.grid_job(JOB).mkdir(parents=True)
-    account.places.handler_died(JOB, "pack").write_bytes(b"." * (deaths - 1))
-    account.places.handler_asked(JOB, "pack").touch()
+    account.places.of_handler(JOB, "pack", "died").write_bytes(b"." * (deaths - 1))
+    account.places.of_handler(JOB, "pack", "asked").touch()
     begun: list[str] = []
     monkeypatch.setattr(worker, "run_grid_job", lambda account, job_id: begun.append(job_id))
     assert worker.do_task(account, Task.SUBMIT, JOB) == 0

@@ -150,7 +150,7 @@ def test_a_cancel_waits_for_the_answer_to_a_submit_command(bench: Bench, waiting
     intend(bench)
     bench.account.places.grid_job(ONE).mkdir(parents=True)
     # Another worker reads what programs of earlier arrays print.
-    bench.account.places.handler_asked(ONE, "lines").touch()
+    bench.account.places.of_handler(ONE, "lines", "asked").touch()
     bench.workers.start(Task.CANCEL, ONE, cancelled=True)
     bench.let_go()
     bench.finish()
@@ -165,7 +165,7 @@ def test_a_worker_that_asks_a_handler_is_ended_though_an_array_is_in_doubt(bench
     bench.wait_for(lambda: bool(bench.started()))
     intend(bench)
     bench.account.places.grid_job(ONE).mkdir(parents=True)
-    bench.account.places.handler_asked(ONE, question).touch()
+    bench.account.places.of_handler(ONE, question, "asked").touch()
     bench.let_workers("exit 0")
     bench.workers.start(Task.CANCEL, ONE, cancelled=True)
     bench.finish()
@@ -320,7 +320,7 @@ def test_who_waits_for_a_handler_gives_its_place_to_others(bench: Bench, waiting
     for subject in (ONE, TWO):
         bench.workers.start(Task.SUBMIT, subject)
         bench.account.places.grid_job(subject).mkdir(parents=True)
-        bench.account.places.handler_asked(subject, "pack").touch()
+        bench.account.places.of_handler(subject, "pack", "asked").touch()
     bench.workers.start(Task.SUBMIT, THREE)
     bench.now += HANDLER_PATIENCE
     bench.wait_for(lambda: len(bench.started()) == 2)
@@ -347,7 +347,7 @@ def test_a_handler_that_hangs_is_asked_again_after_longer_pauses(bench: Bench, w
     for number in (1, 2):
         bench.workers.start(Task.SUBMIT, ONE)
         bench.now += 900
-        bench.account.places.handler_asked(ONE, "pack").write_text("Timeout" if ended else "")
+        bench.account.places.of_handler(ONE, "pack", "asked").write_text("Timeout" if ended else "")
         bench.finish()
         bench.now += number * 900 - 1
         bench.workers.start(Task.SUBMIT, ONE)
@@ -359,7 +359,7 @@ def test_a_handler_that_hangs_is_asked_again_after_longer_pauses(bench: Bench, w
 @pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("kill -9 $$", -9)])
 def test_a_worker_that_ends_while_it_asks_a_handler_has_not_done_its_task(bench: Bench, end: str, status: int) -> None:
     bench.account.places.grid_job(ONE).mkdir(parents=True)
-    bench.account.places.handler_asked(ONE, "pack").touch()
+    bench.account.places.of_handler(ONE, "pack", "asked").touch()
     bench.let_workers(end)
     bench.run(Task.SUBMIT, ONE)
     problem = f"submit: the worker ended with status {status}, while it asked the handler"
@@ -388,7 +388,7 @@ def test_those_that_ended_together_are_asked_again_apart(bench: Bench) -> None:
     workers = Workers(bench.account, start)
     for name in (ONE, TWO):
         bench.account.places.grid_job(name).mkdir(parents=True)
-        bench.account.places.handler_asked(name, "pack").touch()
+        bench.account.places.of_handler(name, "pack", "asked").touch()
         workers.start(Task.SUBMIT, name)
     bench.now += 900
     workers.reap()

@@ -96,10 +96,7 @@ class UnknownEventModule(Exception):
 
 
 def find_event_module(name: str) -> "Module":
-    """The module of that name.
-
-    :raises UnknownEventModule: there is none, or it cannot be loaded.
-    """
+    """The module of that name; raises UnknownEventModule: there is none, or it cannot be loaded."""
     if name not in EVENT_MODULES:
         return _find_foreign(name)
     found: Module = _load(EVENT_MODULES[name].place)

@@ -62,10 +62,7 @@ def _begin_step(account: Account, parent: GridJob, name: str) -> None:
 
 
 def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
-    """The document of a step's grid job.
-
-    :raises BadRequest, HandlerError: the message names the step.
-    """
+    """The document of a step's grid job; raises BadRequest, HandlerError: the message names the step."""
     with asking(account, parent.job_id, "check").limited():
         adapter = make_adapter(account, parent.request(), parent.request_folder, parent.job_id)
         step = next((step for step in find_steps(adapter) if step.name == name), None)

@@ -144,10 +144,7 @@ def _quote(word: str) -> str:
 
 
 def quote_word(value: object) -> str:
-    """A word for the shell.
-
-    :raises SandboxRefused: it holds a NUL character.
-    """
+    """A word for the shell; raises SandboxRefused: it holds a NUL character."""
     text = str(value)
     if "\0" in text:
         raise SandboxRefused(f"{text!r} holds a NUL character, which no command line can carry")

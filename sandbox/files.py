@@ -91,10 +91,7 @@ def _open_file(path: Path, flags: int, folder: int | None = None) -> int:
 
 
 def open_folder(path: Path) -> int:
-    """A descriptor of a folder.
-
-    :raises OSError: it is not there, or is something else, a link for example.
-    """
+    """A descriptor of a folder; raises OSError: it is not there, or is something else, a link for example."""
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError as error:
@@ -223,10 +220,7 @@ def fill_closed_descriptors() -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when the names of a folder's files are on the disk.
-
-    :raises OSError: they may not be.
-    """
+    """Return when the names of a folder's files are on the disk; raises OSError: they may not be."""
     with kept_open(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         os.fsync(descriptor)
 

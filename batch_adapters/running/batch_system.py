@@ -267,10 +267,7 @@ def _mentions(printed: str, wanted: str) -> bool:
 
 
 def read_answer(read: Reader, printed: str) -> list[Job]:
-    """The jobs in a command's output.
-
-    :raises Garbled: the output cannot be read, or is impossible.
-    """
+    """The jobs in a command's output; raises Garbled: the output cannot be read, or is impossible."""
     jobs = _read(lambda text: list(islice(read(text), _MOST_JOBS + 1)), printed)
     if len(jobs) > _MOST_JOBS:
         raise Garbled(f"more than {_MOST_JOBS} jobs: {printed[:200]!r}")
@@ -309,10 +306,7 @@ def read_max_array(adapter: BatchAdapter, printed: str) -> int:
 
 
 def read_slots(adapter: BatchAdapter, printed: str) -> tuple[int, int]:
-    """The number of slots, and of free ones, summed over queues or hosts.
-
-    :raises Garbled: there is no such number.
-    """
+    """The number of slots, and of free ones, summed over queues or hosts; raises Garbled: there is no such number."""
     found = list(re.finditer(adapter.read_slots, printed, re.ASCII))
     if not found:
         raise Garbled(f"{adapter.name}: no slots in {printed[:200]!r}")

@@ -208,10 +208,7 @@ def _add_empty_folders(root: Root, going: list[Path], folders: Iterable[PurePosi
 
 
 def remove(root: Root, manifest: Manifest, removal: Removal) -> None:
-    """Carry out a removal.
-
-    :raises InstallError, OSError: not all could be removed; the next call continues.
-    """
+    """Carry out a removal; raises InstallError, OSError: not all could be removed; the next call continues."""
     links = [path for path in manifest.marks if path.parent == SERVICES and root.place(path).is_symlink()]
     for path in links if (tool := _find_admin(root)) else ():
         if root.place(path) in removal.going and (fault := run_tool(tool, "-d", path.name)):

@@ -74,20 +74,14 @@ class Root:
 
 
 def check_service(text: str) -> str:
-    """The name of a service.
-
-    :raises InstallError: it is none.
-    """
+    """The name of a service; raises InstallError: it is none."""
     if not _SERVICE.fullmatch(text):
         raise InstallError(f"{text!r} is no service's name: letters, digits, dots, dashes and underscores")
     return text
 
 
 def check_state(text: str) -> str:
-    """The place of an account's state folder.
-
-    :raises InstallError: it is none.
-    """
+    """The place of an account's state folder; raises InstallError: it is none."""
     if not _STATE.fullmatch(text) or ".." in PurePosixPath(text).parts:
         raise InstallError(
             f"{text!r} is no absolute path: it begins with / or $(HOME)/, and has no variables but these and $(LOGNAME)"

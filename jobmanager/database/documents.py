@@ -157,10 +157,7 @@ class Document:
     """Why the job failed, a sentence for people."""
 
     def to_bytes(self) -> bytes:
-        """The document as it is stored.
-
-        :raises InvalidDocument: the schema does not allow it.
-        """
+        """The document as it is stored; raises InvalidDocument: the schema does not allow it."""
         schema = load_schema()
         if not schema.validate(self.element):
             raise InvalidDocument(f"{self.tag} {self.element.attrib}: {schema.error_log.last_error}")

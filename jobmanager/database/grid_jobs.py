@@ -224,10 +224,7 @@ class GridJobs:
             self._store.put(table, [(job,)])
 
     def get(self, job_id: str) -> "GridJob":
-        """The grid job with that id.
-
-        :raises UnknownJob: there is none; DamagedDocument: it cannot be read.
-        """
+        """The grid job with that id; raises UnknownJob: there is none; DamagedDocument: it cannot be read."""
         from jobmanager.database.documents import read_document
         from jobmanager.database.grid_job import GridJob
 

@@ -40,10 +40,7 @@ def record_name(job: GridJob) -> str:
 
 
 def render_record(job: GridJob, queued: float | None) -> str:
-    """The one line of a record.
-
-    :raises ValueError: the grid job did not come through GRAM.
-    """
+    """The one line of a record; raises ValueError: the grid job did not come through GRAM."""
     if job.origin is None:
         raise ValueError(f"{job.job_id} did not come through GRAM")
     return ",".join(f'"{_escape(field)}"' for field in _list_fields(job, job.origin, queued)) + "\n"

@@ -154,10 +154,7 @@ class Generator:
         """How it ended, until it is started again; meanwhile, states come from the queue."""
 
     def start(self) -> None:
-        """Start it now.
-
-        :raises OSError: its program cannot be started.
-        """
+        """Start it now; raises OSError: its program cannot be started."""
         command = self._find_command()
         self._backoff.wait(time.monotonic())
         logger.debug("generator %s: %s", self._name, command)

@@ -69,10 +69,7 @@ class Registry(Generic[Key]):
             self._next.extendleft(reversed(kept))
 
     def unregister(self, local_id: str) -> None:
-        """Take an id's key away.
-
-        :raises NotRegistered: it has none.
-        """
+        """Take an id's key away; raises NotRegistered: it has none."""
         with self._lock:
             if local_id not in self._keys:
                 raise NotRegistered(f"{local_id} is not registered")
@@ -126,10 +123,7 @@ class StateFile:
         return int(text)
 
     def write_start_time(self, start_time: int) -> None:
-        """Write the file if the time has changed.
-
-        :raises OSError: it cannot be written; the old one stays.
-        """
+        """Write the file if the time has changed; raises OSError: it cannot be written; the old one stays."""
         if self._path is None or start_time == self._written:
             return
         replace_file(self._path, f"{start_time}\n".encode())

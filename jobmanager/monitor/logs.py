@@ -31,9 +31,6 @@ def _name(grid_job: str, record: logging.LogRecord) -> bool:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a log that another process may write to.
-
-    :raises OSError: it cannot be written.
-    """
+    """Add a line to a log that another process may write to; raises OSError: it cannot be written."""
     with open(open_own(path, os.O_APPEND), "a", encoding="utf-8") as stream:
         stream.write(f"{line}\n")

@@ -86,10 +86,7 @@ def read_type(given: Given) -> str:
 
 
 def find_type(given: Given) -> tuple[str, str]:
-    """The attribute that names the job type, as it was written, and the job type.
-
-    :raises BadRequest: there is none.
-    """
+    """The attribute that names the job type, as it was written, and the job type; raises BadRequest: there is none."""
     for name, values in reversed(given):
         if find_name(name) == find_name(TYPE_ATTRIBUTE.name):
             try:

@@ -124,10 +124,7 @@ def _find_fault(status: os.stat_result) -> str:
 
 
 def read_credential(kind: CredentialKind, path: Path, content: bytes) -> Credential:
-    """A file's content as a credential.
-
-    :raises BadCredential: it is none.
-    """
+    """A file's content as a credential; raises BadCredential: it is none."""
     try:
         return Credential(content, kind.read_expiry(content))
     except ValueError as error:

@@ -49,20 +49,14 @@ class Datasets:
         return bool(self.settings.dataset_command or self.known)
 
     def find(self, name: str) -> Sequence[str]:
-        """The names of a dataset's files.
-
-        :raises UnknownDataset: the command does not give them.
-        """
+        """The names of a dataset's files; raises UnknownDataset: the command does not give them."""
         if name not in self.known:
             self.known[name] = _ask(self.settings, name)
         return self.known[name]
 
 
 def keep_lists(account: Account, grid_job: str, known: Mapping[str, Sequence[str]]) -> None:
-    """Store the lists for a grid job.
-
-    :raises OSError: they cannot be written.
-    """
+    """Store the lists for a grid job; raises OSError: they cannot be written."""
     if known:
         account.places.grid_job(grid_job).mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(account.places.datasets(grid_job), json.dumps(known).encode())

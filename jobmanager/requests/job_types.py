@@ -73,10 +73,7 @@ def render_value(value: object) -> str:
 
 
 def read_texts(method: str, answer: Iterable[object]) -> list[str]:
-    """The sentences that a handler's method gives.
-
-    :raises TypeError: it gives something else.
-    """
+    """The sentences that a handler's method gives; raises TypeError: it gives something else."""
     if isinstance(answer, str | bytes) or not isinstance(answer, Iterable):
         raise TypeError(f"{method} gave {render_value(answer)}, not a list of sentences")
     texts = list(islice(answer, _MOST_TEXTS))
@@ -86,10 +83,7 @@ def read_texts(method: str, answer: Iterable[object]) -> list[str]:
 
 
 def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
-    """The handler of a job type.
-
-    :raises HandlerError: there is none; the message lists the known types.
-    """
+    """The handler of a job type; raises HandlerError: there is none; the message lists the known types."""
     known = [KNOWN_TYPES[name]] if name in KNOWN_TYPES else []
     types = _by_name(load_handlers((*known, *site_modules)))
     if name not in types:

@@ -85,10 +85,7 @@ def read_adapter(
 
 
 def find_handler(account: Account, given: Given) -> type[JobAdapter]:
-    """The class of a request's handler.
-
-    :raises BadRequest: there is no such job type.
-    """
+    """The class of a request's handler; raises BadRequest: there is no such job type."""
     attribute, name = find_type(given)
     try:
         return find_job_type(name, account.configuration.handlers.modules)
@@ -152,10 +149,7 @@ def count_local_jobs(adapter: JobAdapter) -> int:
 
 
 def find_size(adapter: JobAdapter) -> int | None:
-    """The grid job's size in events, as the handler says it.
-
-    :raises HandlerError: it is no number.
-    """
+    """The grid job's size in events, as the handler says it; raises HandlerError: it is no number."""
     with blaming(f"handler {adapter.jobType}"):
         size = adapter.getSize()
         _check_number(adapter, "getSize", 1 if size is None else size)
@@ -178,10 +172,7 @@ def _check_number(adapter: JobAdapter, method: str, number: object) -> None:
 
 
 def refuse_faults(adapter: JobAdapter, faults: list[str]) -> None:
-    """Refuse a request with faulty attributes, with all its other faults.
-
-    :raises BadRequest: there are such faults.
-    """
+    """Refuse a request with faulty attributes, with all its other faults; raises BadRequest: there are such faults."""
     if faults:
         # If a check fails because of a faulty attribute, its own faults are left out.
         with suppress(HandlerError):

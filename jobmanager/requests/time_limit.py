@@ -119,10 +119,7 @@ class Asking:
 
     @contextmanager
     def limited(self) -> Iterator[None]:
-        """Call the handler in the block.
-
-        :raises HandlerHung: the block was interrupted, which is recorded.
-        """
+        """Call the handler in the block; raises HandlerHung: the block was interrupted, which is recorded."""
         self.asked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._note_end()
         record = open_own(self.asked, os.O_TRUNC)

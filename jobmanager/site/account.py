@@ -97,10 +97,7 @@ def open_account(state_dir: str | None, create: bool = True) -> Account:
 
 
 def find_batch_adapter(account: Account, name: str) -> "BatchAdapter":
-    """The batch adapter of that name.
-
-    :raises UnknownBatchSystem: there is none.
-    """
+    """The batch adapter of that name; raises UnknownBatchSystem: there is none."""
     from batch_adapters.site_adapter import find_adapter
 
     return find_adapter(name, account.configuration.batch)

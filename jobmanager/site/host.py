@@ -60,10 +60,7 @@ def find_active_host(places: StatePlaces) -> Host | None:
 
 
 def check_host(places: StatePlaces) -> None:
-    """Return if this host, or none yet, is active.
-
-    :raises OtherHost: another is.
-    """
+    """Return if this host, or none yet, is active; raises OtherHost: another is."""
     active, here = find_active_host(places), find_this_host()
     if active not in (None, here):
         raise OtherHost(

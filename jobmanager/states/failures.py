@@ -65,10 +65,7 @@ def choose_due(job: GridJob, failures: Iterable[FailedJob], now: float) -> list[
 
 
 def find_due(database: Database, job_id: str) -> Due:
-    """When a grid job's failed local jobs need another task.
-
-    :raises DamagedDocument: its document cannot be read.
-    """
+    """When a grid job's failed local jobs need another task; raises DamagedDocument: its document cannot be read."""
     ends = database.local_jobs.count_ends(job_id)
     if not ends["failed"] + ends["cancelled"]:
         return Due.NEVER

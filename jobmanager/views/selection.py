@@ -49,10 +49,7 @@ class Path:
     """XPath relative to the document's root; empty: the root itself."""
 
     def find(self, database: Database, job_id: str | None) -> Iterator[object]:
-        """What XPath would find, in its order.
-
-        :raises DamagedDocument: a document cannot be read.
-        """
+        """What XPath would find, in its order; raises DamagedDocument: a document cannot be read."""
         find = etree.XPath(f"self::*{(self.local_job or self.grid_job).xpath}{self.below}")
         for grid_job, number, data in database.select(job_id, *self._conditions()):
             found = find(read_document("local-job" if self.local_job else "grid-job", data, grid_job, number))

@@ -39,10 +39,7 @@ class Listen:
 
 
 def read_listen(text: str) -> Listen:
-    """What ``127.0.0.1:8642`` or ``[::1]:8642`` says.
-
-    :raises UserError: it is no address with a port.
-    """
+    """What ``127.0.0.1:8642`` or ``[::1]:8642`` says; raises UserError: it is no address with a port."""
     host, colon, port = text.rpartition(":")
     name = host.removeprefix("[").removesuffix("]")
     try:

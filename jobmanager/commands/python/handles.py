@@ -146,10 +146,7 @@ class JobHandle:
             return "" if path is None else "\n".join(read_lines(path, lines))
 
     def output_tar(self) -> Path:
-        """The one tar with every output.
-
-        :raises NoOutput: it has not ended.
-        """
+        """The one tar with every output; raises NoOutput: it has not ended."""
         with _opened(self.state_dir) as account:
             return _find_tar(account, self.id)
 

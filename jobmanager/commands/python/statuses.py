@@ -144,10 +144,7 @@ class LocalJobStatus:
 
 
 def read_status(account: Account, job_id: str) -> JobStatus:
-    """What is known of a grid job now.
-
-    :raises UnknownJob: there is no such grid job (any more).
-    """
+    """What is known of a grid job now; raises UnknownJob: there is no such grid job (any more)."""
     database, now = account.database, time.time()
     details: Mapping[str, Any] = find_details(account, job_id, now)
     (row,) = database.grid_jobs.overview(job_id)

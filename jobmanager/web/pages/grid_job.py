@@ -170,10 +170,7 @@ class GridJobPage:
 def read_grid_job_page(
     account: Account, database: ReadOnlyDatabase, job_id: str, parameters: Mapping[str, str], now: float
 ) -> GridJobPage:
-    """Everything about one grid job.
-
-    :raises UnknownJob: there is none of that id.
-    """
+    """Everything about one grid job; raises UnknownJob: there is none of that id."""
     job = database.grid_jobs.get(job_id)
     (row,) = database.grid_jobs.overview(job_id)
     lines = list(database.local_jobs.lines(job_id))

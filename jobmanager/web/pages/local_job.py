@@ -62,10 +62,7 @@ def read_local_job_page(account: Account, database: ReadOnlyDatabase, job_id: st
 
 
 def find_local_job(database: ReadOnlyDatabase, job_id: str, index: int) -> LocalJob:
-    """One local job.
-
-    :raises UnknownJob: there is none of that number.
-    """
+    """One local job; raises UnknownJob: there is none of that number."""
     count = sum(database.local_jobs.count(database.grid_jobs.get(job_id).job_id).values())
     if not 1 <= index <= count:
         raise UnknownJob(f"grid job {job_id} has no local job {index}: it has {count} by now")

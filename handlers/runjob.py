@@ -91,7 +91,6 @@ class RunjobAdapter(JobAdapter):
         return find_dataset(self.site, self.jobType, name) if name else ()
 
     def _job_files(self) -> list[str]:
-        """The paths of the job files in the local job."""
         brought: tuple[RequestFile, ...] = self.request["jobfiles"]
         names = [f"{JOB_FILES}/{file.path.name}" if file.travels else file.name for file in brought]
         return [*map(str, self._dataset("jobfiles_dataset")), *names]

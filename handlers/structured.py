@@ -65,7 +65,6 @@ def _is_word(values: Sequence[Value]) -> bool:
 
 
 def _read_step(value: Sequence[Value]) -> Step:
-    """The step of a value that has no faults."""
     own: dict[str, tuple[Value, ...]] = {}
     request = []
     for attribute in value[1:]:

@@ -76,7 +76,6 @@ class Tar:
         self._put(self._folders.render(f"{name}/", 0))
 
     def add_link(self, name: str, target: str) -> None:
-        """Add a symbolic link."""
         self._put(_render_header(name, tarfile.SYMTYPE, 0o777, target=target))
 
     def add_bytes(self, name: str, content: bytes, executable: bool = False) -> None:

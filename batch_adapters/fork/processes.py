@@ -28,7 +28,6 @@ class Process:
 
 @functools.cache
 def read_boot() -> str:
-    """The id of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 

@@ -93,7 +93,6 @@ class Spool:
         return database
 
     def close(self) -> None:
-        """Close the database."""
         if "database" in vars(self):
             vars(self).pop("database").close()
 

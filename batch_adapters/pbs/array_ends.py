@@ -38,7 +38,6 @@ class ArrayEnds:
         self._question: _Question | None = None
 
     def note_start(self, array: bytes, subjob: bytes) -> None:
-        """A subjob has started."""
         found = self._arrays.setdefault(array, _Array())
         found.running.add(subjob)
         found.pause = _PATIENCE

@@ -219,7 +219,6 @@ def summarise(pythia: Any, share: EventSlice, failed: int) -> dict[str, Any]:
 
 
 def write_json(name: str, content: Mapping[str, Any]) -> None:
-    """Write a result as JSON."""
     (OUTPUT / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

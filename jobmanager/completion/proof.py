@@ -95,7 +95,6 @@ class _Chosen:
             self.by_token.setdefault(str(job.token), array("L")).append(job.index)
 
     def read(self, token: str) -> Iterator[LocalJob]:
-        """The local jobs of one token."""
         return (self._database.local_jobs.get(self._job_id, index) for index in self.by_token[token])
 
     def __iter__(self) -> Iterator[_Ended]:

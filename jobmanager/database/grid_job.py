@@ -377,7 +377,6 @@ class GridJob(Document):
                 element.set("after", " ".join(needs[entry.name]))
 
     def begin_step(self, name: str, grid_job: str) -> None:
-        """Store the grid job that a step has become."""
         for element in self.element.iterfind("steps/step"):
             if element.get("name") == name:
                 element.set("grid-job", grid_job)
@@ -394,11 +393,9 @@ class GridJob(Document):
 
     @property
     def needs(self) -> dict[str, tuple[str, ...]]:
-        """The steps that each step needs, by name."""
         return {step.name: step.after for step in self.steps}
 
     def put_parent(self, grid_job: str, step: str) -> None:
-        """Store the structured grid job that this one is a step of."""
         self.parent, self.step = grid_job, step
 
 

@@ -61,7 +61,6 @@ def render_answer(answer: GramAnswer) -> str:
 
 
 def answer_poll(account: Account, job: GridJob) -> GramAnswer:
-    """The answer to a poll of a grid job."""
     state = reported_state(job.state)
     if state is not State.FAILED:
         return GramAnswer(state)

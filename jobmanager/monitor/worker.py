@@ -217,7 +217,6 @@ def _read_last_reports(account: Account, grid_job: str) -> None:
 
 
 def _log_to(path: Path | None, grid_job: str = "") -> None:
-    """Log into a file of the grid job, or to stderr."""
     handler: logging.Handler
     if path is None:
         handler = logging.StreamHandler()

@@ -106,5 +106,4 @@ def read_driver_status(file: Path) -> DriverStatus:
 
 
 def status_file(account: Account, grid_job: str, local_id: str) -> Path:
-    """The status file of a local job's driver."""
     return account.places.results(grid_job) / f"{render_stem(grid_job, local_id)}.status"

@@ -165,7 +165,6 @@ class _Changes:
         return {job.id for job in self._database.grid_jobs.list_open()}
 
     def by_grid_job(self) -> dict[str, list[LocalJob]]:
-        """The changed local jobs."""
         changed: dict[str, list[LocalJob]] = {}
         for key in sorted(self._changed):
             changed.setdefault(key[0], []).append(self._jobs[key])

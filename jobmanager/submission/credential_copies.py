@@ -22,7 +22,6 @@ def find_copies(account: Account, job_id: str) -> dict[str, Path]:
 
 
 def has_copies(account: Account, job_id: str) -> bool:
-    """True if a grid job has copies of credentials."""
     return account.places.credentials(job_id).is_dir()
 
 

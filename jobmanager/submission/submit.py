@@ -291,7 +291,6 @@ def find_last_token(database: Database, job: GridJob) -> str | None:
 
 
 def _next_token(grid_job: str, last: str | None) -> str:
-    """The token after the last one."""
     number = int(last.removeprefix(f"{grid_job}-"), 36) + 1 if last else 1
     digits = ""
     while number:

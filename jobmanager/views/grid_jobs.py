@@ -349,7 +349,6 @@ class _Files:
 
 
 def render_types(types: "Mapping[str, type[JobAdapter]]") -> str:
-    """The job types, a line each."""
     return render_columns([(name, _first_line(types[name])) for name in sorted(types)])
 
 

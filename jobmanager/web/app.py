@@ -216,7 +216,6 @@ def _answer_with_tail(path: Path | None) -> Response:
 
 
 def make_app(account: Account, token: str, on_loopback: bool = False) -> Starlette:
-    """The application, protected by the token."""
     site = Pages(account)
 
     @contextlib.asynccontextmanager

@@ -67,13 +67,6 @@ Register the job manager type samgrid with a Globus gatekeeper: see docs/gram.md
   samgrid gram uninstall                  removes what install wrote
 """
 
-_HINTS = {
-    Found.CURRENT: "",
-    Found.OURS: ": install again",
-    Found.NOTHING: ": install again",
-    Found.FOREIGN: ": move it away, then install again",
-}
-
 
 def main(argv: list[str]) -> int:
     """Run one command; what is wrong is one clear line each and exit status 1."""
@@ -153,7 +146,8 @@ def status(root: Root, options: argparse.Namespace) -> int:
         enabled = "enabled" if found[path] is Found.CURRENT else "not enabled"
         print(f"{path.name}: {enabled}, GRAM {'reads events' if registration.uses_events else 'polls'}")
     for path, state in found.items():
-        print(f"{state.value}  {root.place(path)}{_HINTS[state]}")
+        hint = "" if state is Found.CURRENT else f": {'move it away, then ' * (state is Found.FOREIGN)}install again"
+        print(f"{state.value}  {root.place(path)}{hint}")
     checks = list(_examine(root, registration))
     for check in checks:
         print(f"check  {check.name}: {check.fault or check.note or 'ok'}")

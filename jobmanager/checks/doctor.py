@@ -69,11 +69,11 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
             yield replace(finding, text=f"{name}: {finding.text}")
 
 
-def render_finding(finding: Finding) -> str:
-    """The finding as a line, and the remedy, if there is one, indented under it."""
+def render_finding(finding: Finding, hint: str = "put: ") -> str:
+    """The finding as a line, and the remedy, if there is one, indented under it and after the hint."""
     remedy = [printable(line) for line in finding.remedy.splitlines()]
     lines = [render_columns([(f"{finding.level.value:<7}", render_line(finding.text))])]
-    lines += [f"{'':<9}{'put: ' if number == 0 else '     '}{line}" for number, line in enumerate(remedy)]
+    lines += [f"{'':<9}{hint if number == 0 else ' ' * len(hint)}{line}" for number, line in enumerate(remedy)]
     return "\n".join(lines)
 
 

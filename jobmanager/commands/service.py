@@ -4,7 +4,6 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobmanager.commands.arguments import (
     JOB_HELP,
@@ -15,9 +14,6 @@ from jobmanager.commands.arguments import (
     open_account_of,
     read_seconds,
 )
-
-if TYPE_CHECKING:
-    from batch_adapters.diagnosis import Finding
 
 CHECK_HELP = """\
 Loads the module, checks its declarations, cuts a sample request into local jobs, packs the sandbox twice, and runs one
@@ -58,6 +54,7 @@ def types(options: argparse.Namespace) -> int:
 
 def check_handler(options: argparse.Namespace) -> int:
     from batch_adapters.diagnosis import Level
+    from jobmanager.checks.doctor import render_finding
     from jobmanager.checks.handler_check import Sample, check_module
     from jobmanager.requests.files import read_request_file
     from jobmanager.site.configuration import read_configuration
@@ -69,17 +66,10 @@ def check_handler(options: argparse.Namespace) -> int:
     run_time = options.run_time if options.runs_one else None
     faults = 0
     for finding in check_module(configuration, module, samples, run_time):
-        print(_render(finding), flush=True)
+        print(render_finding(finding, hint=""), flush=True)
         faults += finding.level is Level.FAULT
     print(f"faults: {faults}" if faults else "no faults")
     return int(bool(faults))
-
-
-def _render(finding: "Finding") -> str:
-    from jobmanager.views.text import printable, render_line
-
-    remedy = [f"{'':<9}{printable(line)}" for line in finding.remedy.splitlines()]
-    return "\n".join([f"{finding.level.value:<7}  {render_line(finding.text)}", *remedy])
 
 
 CONFIG_HELP = """\

@@ -27,10 +27,6 @@ _WORD = re.compile(rf"(?P<quoted>{_QUOTED})(?=\s|$)|(?P<plain>[^\s\"'][^\s\"']*)
 _BETWEEN = re.compile(r"\s*(?:(?<=\s)#.*)?")
 
 
-class JobDescriptionError(RslError):
-    """A job description file has a fault; with its line and column (from 1)."""
-
-
 def is_job_description(text: str) -> bool:
     """True if a request begins as no RSL does."""
     return not _RSL.match(text)
@@ -60,13 +56,13 @@ def _read_line(line: str, number: int) -> Relation:
     name = _ATTRIBUTE.match(line)
     if name is None:
         column = len(line) - len(line.lstrip()) + 1
-        raise JobDescriptionError("expected an attribute's name, as in: attribute = value", number, column)
+        raise RslError("expected an attribute's name, as in: attribute = value", number, column)
     equal = _EQUAL.match(line, name.end())
     if equal is None:
-        raise JobDescriptionError(f'expected "=" behind {name["name"]}', number, name.end() + 1)
+        raise RslError(f'expected "=" behind {name["name"]}', number, name.end() + 1)
     words = tuple(_read_words(line, equal.end(), number))
     if not words:
-        raise JobDescriptionError(f'{name["name"]} has no value: an empty one is written ""', number, equal.end() + 1)
+        raise RslError(f'{name["name"]} has no value: an empty one is written ""', number, equal.end() + 1)
     return Relation(name["name"], words, number, name.start("name") + 1)
 
 
@@ -75,7 +71,7 @@ def _read_words(line: str, position: int, number: int) -> Iterator[str]:
     while position < len(line):
         word = _WORD.match(line, position)
         if word is None:
-            raise JobDescriptionError(_describe_fault(line[position]), number, position + 1)
+            raise RslError(_describe_fault(line[position]), number, position + 1)
         yield word["plain"] or _read_quoted(word["quoted"])
         position = _skip(line, word.end())
 

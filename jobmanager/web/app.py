@@ -168,16 +168,15 @@ class Pages:
 
     def fault(self, request: Request, error: Exception) -> Response:
         """The page for an error."""
+        heading, sentence, status = "The job database cannot be read", str(error), 503
         if isinstance(error, HTTPException):
             heading = {404: "There is nothing here", 503: "Not now"}.get(error.status_code, "This has no answer")
-            page = ErrorPage(heading, error.detail)
-            return self._templates.render("error.html", page, error.status_code)
-        if isinstance(error, UnknownJob):
-            return self._templates.render("error.html", ErrorPage("There is no such job", str(error)), 404)
-        if isinstance(error, DamagedDocument):
-            page = ErrorPage("This grid job is in quarantine", f"{error}. All other grid jobs go on.")
-            return self._templates.render("error.html", page, 503)
-        return self._templates.render("error.html", ErrorPage("The job database cannot be read", str(error)), 503)
+            sentence, status = error.detail, error.status_code
+        elif isinstance(error, UnknownJob):
+            heading, status = "There is no such job", 404
+        elif isinstance(error, DamagedDocument):
+            heading, sentence = "This grid job is in quarantine", f"{error}. All other grid jobs go on."
+        return self._templates.render("error.html", ErrorPage(heading, sentence), status)
 
     def _find(self, request: Request) -> str:
         with open_read_only(self._account) as database:

@@ -5,17 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from adapters import (
-    SWEEP,
-    Attribute,
-    JobAdapter,
-    Kind,
-    PlannedJob,
-    RequestFile,
-    TooLarge,
-    check_sizes,
-    copy_files,
-)
+from adapters import SWEEP, Attribute, JobAdapter, Kind, PlannedJob, RequestFile, TooLarge, check_sizes, copy_files
 from handlers.inputs import check_file
 
 RESERVED_NAMES = ("output", ".samgrid")

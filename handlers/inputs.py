@@ -10,17 +10,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from adapters import (
-    Attribute,
-    JobAdapter,
-    Kind,
-    PlannedJob,
-    RequestFile,
-    Site,
-    TooLarge,
-    UnknownDataset,
-    copy_files,
-)
+from adapters import Attribute, JobAdapter, Kind, PlannedJob, RequestFile, Site, TooLarge, UnknownDataset, copy_files
 
 
 def check_file(role: str, file: RequestFile) -> list[str]:

@@ -129,11 +129,7 @@ CONDOR = BatchAdapter(
         ),
     ),
     naming=Naming(
-        submitted=r"(?P<id>\d+)\.0 - (?P=id)\.(?P<last>\d+)",
-        single="{id}.0",
-        element="{id}.{n}",
-        array="{id}",
-        first=0,
+        submitted=r"(?P<id>\d+)\.0 - (?P=id)\.(?P<last>\d+)", single="{id}.0", element="{id}.{n}", array="{id}", first=0
     ),
     # Only jobs of the asking account are shown, unless one is asked for by its id.
     queue=_query("-constraint", "SamgridToken isnt undefined"),

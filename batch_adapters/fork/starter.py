@@ -60,11 +60,7 @@ def run_program(request: StartRequest, number: int, claim: Path | None = None) -
         stderr = request.stderr[number] if request.stderr else os.devnull
         actions = [
             *([(os.POSIX_SPAWN_OPEN, 0, os.fspath(claim), CLAIM_FLAGS, 0o600)] if claim else []),
-            (
-                os.POSIX_SPAWN_DUP2,
-                files.enter_context(_open(request.stdin, os.O_RDONLY, GramError.STDIN_NOT_FOUND)),
-                0,
-            ),
+            (os.POSIX_SPAWN_DUP2, files.enter_context(_open(request.stdin, os.O_RDONLY, GramError.STDIN_NOT_FOUND)), 0),
             (os.POSIX_SPAWN_DUP2, files.enter_context(_open(stdout, _APPEND, GramError.OPENING_STDOUT)), 1),
             (os.POSIX_SPAWN_DUP2, files.enter_context(_open(stderr, _APPEND, GramError.OPENING_STDERR)), 2),
         ]

@@ -68,9 +68,7 @@ _DOWN = Meaning(
     Answer.TRANSIENT,
 )
 _LATER = Meaning(
-    None,
-    r"(?m)(?:[Pp]ending job threshold reached|Queue has been closed|Too many (?:jobs|active jobs))",
-    Answer.LATER,
+    None, r"(?m)(?:[Pp]ending job threshold reached|Queue has been closed|Too many (?:jobs|active jobs))", Answer.LATER
 )
 _REFUSED = Meaning(255, r"(?m)\bJob not submitted\.?\s*$|Bad resource requirement syntax", Answer.PERMANENT)
 # Exit code 0 or 255: LSB_BJOBS_CONSISTENT_EXIT_CODE in lsf.conf.

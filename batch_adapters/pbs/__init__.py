@@ -60,9 +60,7 @@ _COMPLAINT = Meaning(0, r"(?m)^q\w+: ", Answer.UNKNOWN)
 _JSON = Meaning(0, r"\A\{", Answer.OK)
 # Some of several jobs have gone meanwhile.
 _PARTLY = Meaning(
-    None,
-    r'(?ms)\A\{.*^\t?"Jobs":.*^\}\n(?:qstat: [^\n]*(?:Unknown Job Id|Job has finished)[^\n]*\n)+\Z',
-    Answer.OK,
+    None, r'(?ms)\A\{.*^\t?"Jobs":.*^\}\n(?:qstat: [^\n]*(?:Unknown Job Id|Job has finished)[^\n]*\n)+\Z', Answer.OK
 )
 _NO_HISTORY = Meaning(0, r"(?m)^q(?:stat|select): PBS is not configured to maintain job history", Answer.ABSENT)
 _QUERIES = (_NO_HISTORY, _COMPLAINT, _JSON, _PARTLY, _GONE, _DENIED, _DOWN)
@@ -246,10 +244,7 @@ TORQUE = replace(
     read_jobs=read_xml_jobs,
     # Ended jobs stay in the queue, in state C, for keep_completed seconds; there is no other history.
     history=None,
-    states={
-        **{letter: state for letter, state in PBS.states.items() if letter in "EHQRSTW"},
-        **list_ended_states("C"),
-    },
+    states={**{letter: state for letter, state in PBS.states.items() if letter in "EHQRSTW"}, **list_ended_states("C")},
     causes=list_causes("C"),
     log_causes=TORQUE_CAUSES,
     index_words="${PBS_ARRAYID:-1}",

@@ -204,12 +204,7 @@ def _kill(running: "sh.RunningCommand") -> None:
             kill(number, signal.SIGKILL)
 
 
-_ERRORS = {
-    Answer.TRANSIENT: Unreachable,
-    Answer.LATER: Postponed,
-    Answer.PERMANENT: Refused,
-    Answer.UNKNOWN: Garbled,
-}
+_ERRORS = {Answer.TRANSIENT: Unreachable, Answer.LATER: Postponed, Answer.PERMANENT: Refused, Answer.UNKNOWN: Garbled}
 
 
 def judge_answer(command: Command, argv: Sequence[str], exit_code: int, stdout: str, stderr: str) -> str:

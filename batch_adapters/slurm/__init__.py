@@ -105,8 +105,7 @@ SLURM = BatchAdapter(
     read_jobs=read_jobs,
     # It is silent about unknown and ended jobs.
     cancel=_ask(
-        *("scancel", "{{ ids* }}"),
-        outcomes=(_DOWN, Meaning(None, r"Access/permission denied", Answer.PERMANENT), OK),
+        *("scancel", "{{ ids* }}"), outcomes=(_DOWN, Meaning(None, r"Access/permission denied", Answer.PERMANENT), OK)
     ),
     suspend=_send_signal("STOP"),
     resume=_send_signal("CONT"),

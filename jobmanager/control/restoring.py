@@ -23,15 +23,7 @@ from jobmanager.database.database import LAYOUT, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
 from jobmanager.site.places import StatePlaces
-from sandbox.files import (
-    SandboxError,
-    TarLimits,
-    kept_open,
-    read_regular,
-    remove_folder,
-    sync_folder,
-    take_lock,
-)
+from sandbox.files import SandboxError, TarLimits, kept_open, read_regular, remove_folder, sync_folder, take_lock
 from sandbox.unpack import sync_tree, unpack
 
 _ANYTHING = TarLimits(sys.maxsize, sys.maxsize)

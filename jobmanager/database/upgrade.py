@@ -92,7 +92,7 @@ def renew_layout_8(document: etree._Element) -> None:
 
 
 STEPS: Mapping[int, Callable[[etree._Element], None]] = {
-    **{4: renew_layout_4, 5: renew_layout_5, 6: keep_documents, 7: keep_documents, 8: renew_layout_8},
+    **{4: renew_layout_4, 5: renew_layout_5, 6: keep_documents, 7: keep_documents, 8: renew_layout_8}
 }
 """By layout: what turns one of its documents into one of the next layout."""
 

@@ -234,10 +234,7 @@ class Generators:
         """Keep a generator for that batch system running from now on."""
         if batch not in self._generators:
             self._generators[batch] = Generator(
-                batch,
-                self._selector,
-                lambda: self._find_command(batch),
-                lambda events: self._apply(batch, events),
+                batch, self._selector, lambda: self._find_command(batch), lambda events: self._apply(batch, events)
             )
         self._generators[batch].keep_running()
 

@@ -12,14 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapters import (
-    BadSweep,
-    JobAdapter,
-    Step,
-    Sweep,
-    canonical_name,
-    read_needs,
-)
+from adapters import BadSweep, JobAdapter, Step, Sweep, canonical_name, read_needs
 from adapters.job_adapter import HIGHEST_SEED
 from adapters.sweep import SPLIT_FILES
 from batch_adapters.registry import UnknownBatchSystem, check_name
@@ -38,13 +31,7 @@ from jobmanager.requests.attributes import (
     find_values,
     render_step_request,
 )
-from jobmanager.requests.credentials import (
-    KINDS,
-    PROXY,
-    BadCredential,
-    find_credential_faults,
-    read_content,
-)
+from jobmanager.requests.credentials import KINDS, PROXY, BadCredential, find_credential_faults, read_content
 from jobmanager.requests.datasets import Datasets, keep_lists
 from jobmanager.requests.job_types import HandlerError, blaming, read_texts
 from jobmanager.requests.request_handler import (

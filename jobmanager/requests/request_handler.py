@@ -7,18 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from adapters import (
-    BadSweep,
-    JobAdapter,
-    Limits,
-    RequestFile,
-    Site,
-    Step,
-    Sweep,
-    TooLarge,
-    check_order,
-    check_sizes,
-)
+from adapters import BadSweep, JobAdapter, Limits, RequestFile, Site, Step, Sweep, TooLarge, check_order, check_sizes
 from adapters.sweep import SPLIT_FILES
 from jobmanager.requests.attributes import (
     NOTIFY,

@@ -181,11 +181,7 @@ class MonitorSettings:
         *("seconds", 0.05, _DAY),
     )
     stall_time: float = _key(
-        1800,
-        "A running local job whose phases show nothing new for this long has stalled.",
-        "seconds",
-        1,
-        _DAY,
+        1800, "A running local job whose phases show nothing new for this long has stalled.", "seconds", 1, _DAY
     )
     credential_interval: float = _key(
         30, "How often the files of credentials are looked at, whose copies programs have.", "seconds", 0.1, _DAY
@@ -220,8 +216,7 @@ class GramSettings:
         None, "Folder of day files that only this account writes; ignored if event_collector is set."
     )
     failed_as: FailedAs = _key(  # noqa: RUF009
-        FailedAs.FAILED,
-        "What GRAM's events finally say of a failed grid job: failed, or done with exit code 1.",
+        FailedAs.FAILED, "What GRAM's events finally say of a failed grid job: failed, or done with exit code 1."
     )
     audit_folder: Path | None = _key(  # noqa: RUF009
         None, "Folder that gets an audit record for each ended grid job that came through GRAM."

@@ -179,11 +179,7 @@ def _bring_stdin(adapter: JobAdapter, work_area: Path) -> str:
 
 
 def _plan(
-    account: Account,
-    job: GridJob,
-    adapter: JobAdapter,
-    environment: Mapping[str, str],
-    stdin: str,
+    account: Account, job: GridJob, adapter: JobAdapter, environment: Mapping[str, str], stdin: str
 ) -> DriverPlan:
     request = adapter.request
     batch = find_batch_adapter(account, job.batch)

@@ -141,16 +141,16 @@ def remove(options: argparse.Namespace) -> int:
         job_ids = account.database.grid_jobs.without_steps(find_grid_jobs(options, account.database))
     else:
         job_ids = find_ended_before(account.database, options.ended_before)
-    if options.dry_run:
-        sizes = _measure(account, job_ids)
-        print(f"grid jobs that would be removed: {len(sizes):,}, bytes: {sum(sizes):,}")
-        return 1 if options.id and len(sizes) < len(job_ids) else 0
-    if not options.id and not options.yes and sys.stdin.isatty() and not _agrees(len(job_ids)):
+    is_asked = not (options.dry_run or options.id or options.yes) and sys.stdin.isatty()
+    if is_asked and not _agrees(len(job_ids)):
         print("samgrid remove: nothing was removed", file=sys.stderr)
         return 1
-    freed = sweep(account)
-    sizes = _remove(account, job_ids)
-    print(f"grid jobs removed: {len(sizes):,}, bytes freed: {freed + sum(sizes):,}")
+    freed = 0 if options.dry_run else sweep(account)
+    sizes = _remove(account, job_ids, options.dry_run)
+    if options.dry_run:
+        print(f"grid jobs that would be removed: {len(sizes):,}, bytes: {sum(sizes):,}")
+    else:
+        print(f"grid jobs removed: {len(sizes):,}, bytes freed: {freed + sum(sizes):,}")
     return 1 if options.id and len(sizes) < len(job_ids) else 0
 
 
@@ -162,31 +162,20 @@ def _agrees(count: int) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def _measure(account: "Account", job_ids: Sequence[str]) -> list[int]:
-    """Print a line for each grid job that would be removed; their sizes in bytes."""
-    from jobmanager.control.removal import NotRemovable, check_removable, measure_grid_job
-
-    sizes = []
-    for job_id in job_ids:
-        try:
-            check_removable(account.database, job_id)
-        except NotRemovable as error:
-            print(f"samgrid remove: {error}", file=sys.stderr)
-            continue
-        sizes.append(measure_grid_job(account, job_id))
-        print(f"{job_id}  {sizes[-1]:,} bytes")
-    return sizes
-
-
-def _remove(account: "Account", job_ids: Sequence[str]) -> list[int]:
-    """Remove grid jobs; the sizes in bytes of those that were removed. Reasons for others go to standard error."""
-    from jobmanager.control.removal import NotRemovable, remove_grid_job
+def _remove(account: "Account", job_ids: Sequence[str], only_says: bool) -> list[int]:
+    """Remove grid jobs, or only say what that would remove; the sizes of these. Reasons go to standard error."""
+    from jobmanager.control.removal import NotRemovable, check_removable, measure_grid_job, remove_grid_job
     from jobmanager.database.database import UnknownJob
 
     sizes = []
     for job_id in job_ids:
         try:
-            sizes.append(remove_grid_job(account, job_id))
+            if only_says:
+                check_removable(account.database, job_id)
+                sizes.append(measure_grid_job(account, job_id))
+                print(f"{job_id}  {sizes[-1]:,} bytes")
+            else:
+                sizes.append(remove_grid_job(account, job_id))
         except (NotRemovable, UnknownJob) as error:
             print(f"samgrid remove: {error}", file=sys.stderr)
     return sizes

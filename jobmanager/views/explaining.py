@@ -139,7 +139,7 @@ def describe_local_job(grid_job: GridJob, job: LocalJob) -> list[tuple[str, str]
         ("reason", job.reason),
         ("waits", job.wait_reason),
         ("helps", job.helps),
-        *((name, text) for name, text in _describe_credentials(grid_job, job)),
+        *_describe_credentials(grid_job, job),
         ("tried again", _describe_retry(grid_job, job)),
         *((f"attempt {at}", _describe_attempt(attempt)) for at, attempt in enumerate(job.earlier_attempts(), 1)),
     ]

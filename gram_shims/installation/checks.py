@@ -179,20 +179,10 @@ def list_setup(root: Root) -> list[tuple[str, ...]]:
     return [*_find_missing(root).values(), *start]
 
 
-def run_setup(root: Root) -> Iterator[str]:
-    """Run these commands; yields each that has been run.
-
-    :raises InstallError: one fails; the next installation continues there.
-    """
-    for command in list_setup(root):
-        _run(command)
-        yield shlex.join(command)
-
-
 def stop(root: Root) -> None:
     """Stop the collector's service; raises InstallError if it cannot be stopped."""
     if has_service(root):
-        _run(_STOP)
+        run_setup(_STOP)
 
 
 def has_service(root: Root) -> bool:
@@ -203,7 +193,7 @@ def has_service(root: Root) -> bool:
 def forget(root: Root) -> None:
     """Tell systemd that the file of the service has been removed."""
     if _has_systemd(root):
-        _run(_RELOAD)
+        run_setup(_RELOAD)
 
 
 def has_account(root: Root) -> bool:
@@ -281,7 +271,8 @@ def _has_systemd(root: Root) -> bool:
     return root.is_machine and root.place(_SYSTEMD_RUNS).is_dir()
 
 
-def _run(command: tuple[str, ...]) -> None:
+def run_setup(command: tuple[str, ...]) -> None:
+    """Run a command that sets something up; raises InstallError: it fails; the next installation continues there."""
     tool = find_tool(command[0])
     fault = run_tool(tool, *command[1:]) if tool else f"{command[0]} is not installed"
     if fault:

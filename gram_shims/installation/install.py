@@ -168,12 +168,11 @@ def _choose_registration(known: Registration, options: argparse.Namespace) -> Re
 
 
 def _set_up_collector(root: Root) -> None:
-    if root.is_machine:
-        for command in run_setup(root):
-            print(f"done  {command}", flush=True)
-    else:
-        for setup in list_setup(root):
-            print(f"to be run where the package is installed  {shlex.join(setup)}")
+    for command in list_setup(root):
+        if root.is_machine:
+            run_setup(command)
+        done = "done" if root.is_machine else "to be run where the package is installed"
+        print(f"{done}  {shlex.join(command)}", flush=True)
 
 
 def _examine(root: Root, registration: Registration) -> Iterator[Check]:

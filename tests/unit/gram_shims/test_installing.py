@@ -645,10 +645,10 @@ def test_an_installation_that_was_killed_at_a_command_goes_on(
     with monkeypatch.context() as patch:
         left = iter(range(number))
 
-        def run_or_die(command: tuple[str, ...], run: Callable[[tuple[str, ...]], None] = checks._run) -> None:
+        def run_or_die(command: tuple[str, ...], run: Callable[[tuple[str, ...]], None] = checks.run_setup) -> None:
             return Killed.now() if next(left, None) is None else run(command)
 
-        patch.setattr("gram_shims.installation.checks._run", run_or_die)
+        patch.setattr("gram_shims.installation.install.run_setup", run_or_die)
         with pytest.raises(Killed):
             run("install", host.root, *COLLECTOR)
     # What was said is known, so that it need not be said again.

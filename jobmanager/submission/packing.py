@@ -1,5 +1,6 @@
 """Steps 3 and 4 of a grid job: packs its command lines and work area into the sandbox, once for all local jobs."""
 
+import errno
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,11 @@ from sandbox.pack import write_report, write_sandbox
 logger = logging.getLogger(__name__)
 
 _STDIN = ".samgrid-stdin"
+_PASSING = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE),
+    *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
+)
+"""Errors of a disk or the machine, which are no fault of a handler's."""
 
 
 def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs: Sequence[PlannedJob]) -> None:
@@ -101,11 +107,13 @@ def _blaming(adapter: JobAdapter) -> Iterator[None]:
     """Turn exceptions of the block into errors that blame the handler or its request."""
     try:
         yield
-    except (OSError, SandboxRefused, Interrupted, TooLong):
-        raise  # not the handler's fault, such as a full disk
+    except (SandboxRefused, Interrupted, TooLong):
+        raise
     except (BadSweep, TooLarge, UnusableFile) as error:
         raise SandboxRefused(str(error)) from error
     except HANDLER_FAILURES as error:  # whatever an experiment's handler raises
+        if isinstance(error, OSError) and error.errno in _PASSING:
+            raise
         # The traceback is for the grid job's log; people see one line.
         logger.info("%s's handler failed", adapter.jobType, exc_info=True)
         raise HandlerError(f"handler {adapter.jobType}: {render_failure(error)}") from error

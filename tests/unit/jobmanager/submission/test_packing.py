@@ -1,12 +1,15 @@
 """What goes out to the local jobs: the driver, as the account's configuration wants it."""
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adapters import Value
+from handlers.command import CommandAdapter
 from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.requests.job_types import HandlerError
 from jobmanager.requests.request_handler import make_adapter
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
@@ -88,3 +91,23 @@ def test_programs_of_grams_jobs_find_the_copy_of_grams_proxy(
     copy = account.places.credentials(job.id) / "x509_user_proxy"
     wanted = str(copy) if is_path else '"$sandbox"/x509_user_proxy'
     assert line == f"export X509_USER_PROXY={wanted}"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        pytest.param(OSError(errno.ENOSPC, "No space left on device"), OSError, id="full disk"),
+        pytest.param(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), OSError, id="no process"),
+        pytest.param(FileNotFoundError(errno.ENOENT, "No such file or directory"), HandlerError, id="no file"),
+        pytest.param(OSError("no such run"), HandlerError, id="its own words"),
+    ],
+)
+def test_only_an_error_of_the_machine_is_no_fault_of_a_handlers(
+    account: Account, monkeypatch: pytest.MonkeyPatch, error: OSError, expected: type[Exception]
+) -> None:
+    def fail(self: CommandAdapter, folder: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(CommandAdapter, "prepareWorkArea", fail)
+    with pytest.raises(expected, match=str(error.strerror or error)):
+        pack(account, "fork", SandboxSettings())

@@ -19,7 +19,7 @@ from jobmanager.database.database import Database
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
 from jobmanager.site.settings import EventSource
-from jobmanager.states.changes import change_in_parts, in_parts
+from jobmanager.states.changes import change_in_parts, in_parts, is_recent
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import may_have_been_deleted, needs_batch_cause, was_asked_to_end
 from jobmanager.states.reconciliation import ask_queue
@@ -123,7 +123,7 @@ def is_ripe(job: LocalJob, lag: float, now: float) -> bool:
 
     :param lag: the batch system's ``outputs_lag``, in seconds.
     """
-    return not (_is_unproven(job) or needs_batch_cause(job)) or now - (job.ended_time or 0) >= lag
+    return not (_is_unproven(job) or needs_batch_cause(job)) or not is_recent(job.ended_time or 0, now, lag)
 
 
 def _stop_waiting(job: LocalJob) -> bool:
@@ -261,7 +261,7 @@ def _wait_for_outputs(unproven: Iterable[_Ended], lag: float) -> None:
 
 def _wait_for(jobs: Iterable[_Ended], lag: float, what: str) -> None:
     now = time.time()
-    late = (job.local_id for job in jobs if now - (job.ended_time or 0) < lag)
+    late = (job.local_id for job in jobs if is_recent(job.ended_time or 0, now, lag))
     if first := next(late, None):
         count = render_number(1 + sum(1 for _ in late), "local job")
         raise Unreachable(f"waits up to {lag:.0f} s for {count} {what}, first {first}")

@@ -94,6 +94,11 @@ def forget_future(jobs: Iterable[LocalJob], now: float) -> None:
                 job.element.attrib.pop(name)
 
 
+def is_recent(when: float, now: float, seconds: float) -> bool:
+    """True if less than so many seconds have passed; false for a time in the future: the clock was set back since."""
+    return -CLOCKS_DIFFER <= now - when < seconds
+
+
 def of_token(grid_job: str, token: str) -> Selection:
     """The local jobs that were submitted under a token and whose ids are unknown."""
     return lambda local_jobs: [job for job in local_jobs.in_doubt(grid_job) if job.token == token]

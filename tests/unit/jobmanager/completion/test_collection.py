@@ -122,6 +122,15 @@ def test_outputs_that_may_be_on_their_way_are_waited_for(
     assert state_of(toy).is_final
 
 
+@pytest.mark.parametrize("state", [State.DONE, State.FAILED])
+def test_an_end_before_the_clock_was_set_back_is_not_waited_for_until_it_has_caught_up(
+    toy: ToySystem, state: State
+) -> None:
+    add_ended(toy, "17", state=state, ended=NOW + 3600)
+    collect_grid_job(toy.account, GRID_JOB)
+    assert state_of(toy).is_final
+
+
 @pytest.mark.parametrize(("index", "owner"), [("index 1", 1), ("index 2", 2), ("host vm", 2)])
 def test_what_lies_under_an_id_that_was_used_again_is_one_local_jobs(toy: ToySystem, index: str, owner: int) -> None:
     add_ended(toy, "17", "17", "18")

@@ -254,6 +254,8 @@ class Monitor:
         self._generators.stop()
         self._backoff.wait(time.monotonic())
         self._idle_since = None
+        # What could not be taken from a ready file would wake us again at once.
+        time.sleep(_LOOK)
 
     def _apply(self, batch: str, events: list[Event]) -> None:
         for grid_job, jobs in apply_events(self._account.database, batch, events).items():

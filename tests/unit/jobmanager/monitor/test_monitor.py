@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,6 +71,7 @@ def test_a_monitor_that_rests_still_reaps_its_workers(
     account: Account, listener: socket.socket, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     add_grid_job(account)
+    monkeypatch.setattr(monitor_module, "_LOOK", 0.01)
     monitor = Monitor(account, listener)
     # A workers' server that ends when it is told to start one.
     monkeypatch.setattr(Account, "program", lambda self, *arguments: ["/usr/bin/head", "-c", "1"])
@@ -89,6 +91,29 @@ def test_a_monitor_that_rests_still_reaps_its_workers(
     with pytest.raises(Over):
         monitor.run(stay=False)
     assert str(error) in monitor._problem
+
+
+def test_a_caller_who_cannot_be_answered_makes_no_monitor_spin(
+    account: Account, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitor = Monitor(account, listener)
+    wait, turns, rests = monitor._selector.select, 0, list[float]()
+
+    def select(seconds: float) -> object:
+        nonlocal turns
+        turns += 1
+        if turns == 3:
+            raise Over
+        return wait(seconds)
+
+    monkeypatch.setattr(monitor._selector, "select", select)
+    monkeypatch.setattr(monitor_module, "check_host", fail_always(OSError(5, "Input/output error")))
+    monkeypatch.setattr(monitor_module, "time", SimpleNamespace(**{**vars(time), "sleep": rests.append}))
+    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(address)
+        with pytest.raises(Over):
+            monitor.run(stay=True)
+    assert len(rests) == turns
 
 
 def test_a_monitor_without_idle_time_works_before_it_ends(

@@ -34,14 +34,6 @@ _Entry = tuple[str, Iterable[str], Mapping[str, object]]
 
 
 @dataclass(frozen=True)
-class OfferedType:
-    """A job type and its attributes."""
-
-    name: str
-    attributes: Sequence[Attribute]
-
-
-@dataclass(frozen=True)
 class Offer:
     """What one account of a site offers; None or an empty text means that it is not known, which is not zero."""
 
@@ -64,7 +56,8 @@ class Offer:
     faults: Sequence[str]
     """What doctor finds."""
     warnings: Sequence[str]
-    job_types: Sequence[OfferedType]
+    job_types: Mapping[str, Sequence[Attribute]]
+    """The attributes of each."""
     made: int
     """Seconds since 1970."""
     lifetime: int
@@ -114,7 +107,7 @@ def collect_offer(account: Account, now: float, lifetime: int) -> Offer:
         max_local_jobs=configuration.decomposition.max_local_jobs,
         faults=[finding.text for finding in findings if finding.level is Level.FAULT],
         warnings=[finding.text for finding in findings if finding.level is Level.WARNING],
-        job_types=[OfferedType(word, types[word].attributes) for word in sorted(types)],
+        job_types={word: types[word].attributes for word in sorted(types)},
         made=int(now),
         lifetime=lifetime,
     )
@@ -143,19 +136,18 @@ def _ask_version(system: BatchSystem) -> str:
 
 def render_json(offer: Offer) -> str:
     """Everything that is known, with the attributes of each job type and their limits."""
-    types = {one.name: {a.name: _describe_attribute(a) for a in one.attributes} for one in offer.job_types}
+    types = {word: {a.name: _describe_attribute(a) for a in known} for word, known in offer.job_types.items()}
     return json.dumps({**offer.describe(), "job_types": types}, indent=2) + "\n"
 
 
 def render_classad(offer: Offer) -> str:
     """One attribute a line, as condor_advertise reads it; what is not known is left out, so it is UNDEFINED."""
-    types = [one.name for one in offer.job_types]
     attributes = {
         **{"MyType": "SamgridSite", "Name": f"samgrid/{offer.name}", "ClassAdLifetime": offer.lifetime},
         **{"".join(map(str.capitalize, name.split("_"))): value for name, value in offer.describe().items()},
-        "JobTypes": types,
-        **{f"Attributes_{re.sub(r'[^A-Za-z0-9]', '_', one.name)}": [a.name for a in one.attributes]
-           for one in offer.job_types},
+        "JobTypes": list(offer.job_types),
+        **{f"Attributes_{re.sub(r'[^A-Za-z0-9]', '_', word)}": [a.name for a in known]
+           for word, known in offer.job_types.items()},
     }  # fmt: skip
     return "".join(f"{name} = {_render_value(value)}\n" for name, value in attributes.items())
 
@@ -204,11 +196,11 @@ def render_ldif(offer: Offer) -> str:
             **validity,
         }),
     ]  # fmt: skip
-    for one in offer.job_types:
-        environment = f"{manager}:{one.name}"
+    for job_type in offer.job_types:
+        environment = f"{manager}:{job_type}"
         entry = {
             "GLUE2ApplicationEnvironmentID": environment,
-            "GLUE2ApplicationEnvironmentAppName": one.name,
+            "GLUE2ApplicationEnvironmentAppName": job_type,
             "GLUE2ApplicationEnvironmentComputingManagerForeignKey": manager,
             "GLUE2ApplicationEnvironmentMaxJobs": offer.max_local_jobs,
             "GLUE2ApplicationEnvironmentFreeSlots": offer.free_slots,

@@ -24,14 +24,6 @@ class BadCredential(Exception):
 
 
 @dataclass(frozen=True)
-class Credential:
-    """A file's content, and when it expires (seconds since 1970; None if not known)."""
-
-    content: bytes
-    expires: float | None
-
-
-@dataclass(frozen=True)
 class CredentialKind:
     """A kind of credential: the attribute that names its file, and the variable for programs."""
 
@@ -123,10 +115,10 @@ def _find_fault(status: os.stat_result) -> str:
     return "can be opened by others: chmod 600 it" if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) else ""
 
 
-def read_credential(kind: CredentialKind, path: Path, content: bytes) -> Credential:
-    """A file's content as a credential; raises BadCredential: it is none."""
+def read_expiry(kind: CredentialKind, path: Path, content: bytes) -> float | None:
+    """When a file's content expires (seconds since 1970; None if not known); raises BadCredential: it is none."""
     try:
-        return Credential(content, kind.read_expiry(content))
+        return kind.read_expiry(content)
     except ValueError as error:
         raise BadCredential(f"{path} {error}") from error
 
@@ -135,7 +127,7 @@ def find_credential_faults(sources: Mapping[str, Path], now: float) -> Iterable[
     """What is wrong with files of credentials; ``sources`` are by attribute."""
     for name, path in sources.items():
         try:
-            expires = read_credential(KINDS[name], path, read_content(path)).expires
+            expires = read_expiry(KINDS[name], path, read_content(path))
         except BadCredential as error:
             yield f"{name}: {error}"
             continue

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jobmanager.database.grid_job import CredentialEntry, GridJob
-from jobmanager.requests.credentials import KINDS, BadCredential, read_content, read_credential
+from jobmanager.requests.credentials import KINDS, BadCredential, read_content, read_expiry
 from jobmanager.site.account import Account
 from sandbox.files import SandboxError, replace_file
 
@@ -89,10 +89,10 @@ def _read_source(entry: CredentialEntry, copy: Path, now: float) -> tuple[Creden
         content = read_content(source)
         if content == _read_copy(copy):
             return replace(entry, problem=None), None
-        credential = read_credential(KINDS[entry.name], source, content)
+        expires = read_expiry(KINDS[entry.name], source, content)
     except BadCredential as error:
         return replace(entry, problem=str(error)), None
-    return entry.renew(credential.expires, now), credential.content
+    return entry.renew(expires, now), content
 
 
 def _read_copy(copy: Path) -> bytes | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Refused
-from jobmanager.checks.offer import OfferedType, render_classad, render_ldif, send_classad
+from jobmanager.checks.offer import render_classad, render_ldif, send_classad
 from tests.real.site import Site, open_ground, wait_until
 from tests.unit.jobmanager.checks.test_offer import OFFER, UNKNOWN
 
@@ -26,7 +26,7 @@ objectClass: GLUE2Group
 GLUE2GroupID: resource
 
 """
-OTHER = replace(OFFER, host="other.example.org", job_types=[OfferedType("command", [])], faults=["full disk"])
+OTHER = replace(OFFER, host="other.example.org", job_types={"command": []}, faults=["full disk"])
 
 
 @pytest.fixture

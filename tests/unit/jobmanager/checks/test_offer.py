@@ -16,7 +16,6 @@ from batch_adapters.running.batch_system import BatchSystem
 from jobmanager import SETUP
 from jobmanager.checks.offer import (
     Offer,
-    OfferedType,
     collect_offer,
     render_classad,
     render_json,
@@ -31,7 +30,7 @@ OFFER = Offer(
     site="fnal", host="head.example.org", account="samgrid", version="0.1.0", batch_system="fork", batch_version="1",
     slots=4, free_slots=3, waiting_local_jobs=2, running_local_jobs=3, max_cpu_minutes=60.0, max_local_jobs=1000,
     faults=[], warnings=[],
-    job_types=[OfferedType("pythia", [EVENTS])], made=1_795_459_944, lifetime=900,
+    job_types={"pythia": [EVENTS]}, made=1_795_459_944, lifetime=900,
 )  # fmt: skip
 UNKNOWN = replace(
     OFFER,
@@ -139,7 +138,7 @@ def test_an_offer_is_collected_while_the_batch_system_answers_and_while_it_does_
         0,
         1000,
     )
-    assert {"command", "pythia"} <= {one.name for one in offer.job_types}
+    assert {"command", "pythia"} <= offer.job_types.keys()
     assert offer.health != "critical", offer.faults
 
     def be_silent(system: BatchSystem) -> None:

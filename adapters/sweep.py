@@ -232,7 +232,7 @@ def read_parameters(text: str) -> Sequence[Row]:
         raise BadSweep("it has NUL characters")
     if not text.strip():
         raise BadSweep("it is empty")
-    rows = list(islice(_read_json(text) if text.lstrip().startswith("{") else _read_csv(text), _MOST_ROWS + 1))
+    rows = list(islice(_read_json(text) if text.lstrip()[0] in "{[" else _read_csv(text), _MOST_ROWS + 1))
     if not rows:
         raise BadSweep("it has no rows")
     if len(rows) > _MOST_ROWS:
@@ -250,7 +250,10 @@ def _read_csv(text: str) -> Iterator[Row]:
         _check_names(names, reader.line_num)
         for line in lines:
             if len(line) != len(names):
-                raise BadSweep(f"line {reader.line_num} has {len(line)} values for {len(names)} names")
+                few = "few" if len(line) < len(names) else "many"
+                raise BadSweep(
+                    f"line {reader.line_num} has too {few} values: {len(line)}, where the names are {len(names)}"
+                )
             yield {name: (value,) for name, value in zip(names, line, strict=True)}
     except csv.Error as error:
         raise BadSweep(f"line {reader.line_num}: {error}") from error

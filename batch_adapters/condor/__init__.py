@@ -143,7 +143,12 @@ CONDOR = BatchAdapter(
             *("condor_history", "-constraint", 'SamgridToken == "{{ token }}"', "-json", "-attributes", _COLUMNS),
             *("-since", "EnteredCurrentStatus < time() - 40 * 86400"),
         ),
-        outcomes=(Meaning(0, _GOOD.format(r"\[\n(?s:.*)\]\n"), Answer.OK), _DOWN),
+        outcomes=(
+            Meaning(0, _GOOD.format(r"\[\n(?s:.*)\]\n"), Answer.OK),
+            # The pool keeps none, and "samgrid doctor" says so.
+            Meaning(1, r"configuration key HISTORY is unset", Answer.ABSENT),
+            _DOWN,
+        ),
         timeout=120,
     ),
     read_history=read_history,

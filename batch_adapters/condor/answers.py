@@ -22,8 +22,10 @@ _HELD = {
 _HELD_FOR_MEMORY = (21, 102)
 # condor_rm appends this to whatever reason people give.
 _REMOVED_BY = re.compile(r".*\(by user ([^\s()@]+)[^\s()]*\)", re.DOTALL)
-# Our submit description's expression is the wall time limit.
-_REMOVED_ITSELF = "The job attribute PeriodicRemove expression "
+# The wall time limit, as our submit description spells it; an administrator may have put in another expression.
+_REMOVED_ITSELF = (
+    "The job attribute PeriodicRemove expression '(JobStatus == 2 && time() - JobCurrentStartExecutingDate > "
+)
 
 
 def read_history(printed: str) -> list[Job]:

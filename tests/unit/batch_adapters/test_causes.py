@@ -218,6 +218,10 @@ def test_grid_engine(words: dict[str, str], cause: Cause | None, by: str) -> Non
 # --- HTCondor
 
 TRUE = "expression 'x' evaluated to TRUE"
+RAN_TOO_LONG = (
+    "The job attribute PeriodicRemove expression"
+    " '(JobStatus == 2 && time() - JobCurrentStartExecutingDate > 60) =?= true' evaluated to TRUE"
+)
 HELD_BEFORE = {"JobStatus": 3, "LastJobStatus": 5, "LastHoldReasonCode": 21, "LastHoldReasonSubCode": 102}
 
 
@@ -227,13 +231,16 @@ HELD_BEFORE = {"JobStatus": 3, "LastJobStatus": 5, "LastHoldReasonCode": 21, "La
         ({"JobStatus": 3, "RemoveReason": "via condor_rm (by user ann)"}, Cause.CANCELLED_OUTSIDE, "ann"),
         ({"JobStatus": 3, "RemoveReason": "enough! (by user bob) (by user ann@x)"}, Cause.CANCELLED_OUTSIDE, "ann"),
         ({"JobStatus": 3, "RemoveReason": None}, Cause.CANCELLED_OUTSIDE, ""),
-        ({"JobStatus": 3, "RemoveReason": f"The job attribute PeriodicRemove {TRUE}"}, Cause.TIME_LIMIT, ""),
+        ({"JobStatus": 3, "RemoveReason": RAN_TOO_LONG}, Cause.TIME_LIMIT, ""),
+        # As an administrator's condor_qedit, or a job transform of the pool, had it.
+        ({"JobStatus": 3, "RemoveReason": f"The job attribute PeriodicRemove {TRUE}"}, Cause.CANCELLED_OUTSIDE, ""),
         ({"JobStatus": 3, "RemoveReason": f"The system macro PERIODIC_REMOVE {TRUE}"}, Cause.CANCELLED_OUTSIDE, ""),
         ({"JobStatus": 5, "HoldReasonCode": 34, "HoldReason": "(by user ann)"}, Cause.MEMORY_LIMIT, ""),
         ({"JobStatus": 5, "HoldReasonCode": 21, "HoldReasonSubCode": 102}, Cause.MEMORY_LIMIT, ""),
         ({"JobStatus": 5, "HoldReasonCode": 21, "HoldReasonSubCode": 104}, None, ""),
         # Held for its memory, and then removed by the pool, or by a person.
         ({**HELD_BEFORE, "RemoveReason": f"The system macro PERIODIC_REMOVE {TRUE}"}, Cause.MEMORY_LIMIT, ""),
+        ({**HELD_BEFORE, "RemoveReason": f"The job attribute PeriodicRemove {TRUE}"}, Cause.MEMORY_LIMIT, ""),
         ({**HELD_BEFORE, "RemoveReason": "via condor_rm (by user ann)"}, Cause.CANCELLED_OUTSIDE, "ann"),
         ({**HELD_BEFORE, "LastJobStatus": 2}, Cause.CANCELLED_OUTSIDE, ""),
         ({"JobStatus": 5, "HoldReasonCode": 46}, Cause.TIME_LIMIT, ""),

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
@@ -76,6 +76,30 @@ def _make_form(name: bytes, number: bytes, string: bytes) -> _Form:
 
 _JSON_FORM = _make_form(rb'  "', rb'": ', rb'": "')
 _XML_FORM = _make_form(rb'    <a n="', rb'"><i>', rb'"><s>')
+# The line of the reason. condor_rm appends this to whatever reason people give.
+_REMOVED_BY = re.compile(
+    rb'^(?:\t|  "Reason": "|    <a n="Reason"><s>)[^\n]*\(by user ([^\s()@]+)[^\s()]*\)(?:$|"|</s>)', re.MULTILINE
+)
+
+
+def _read_id(ad: bytes, form: _Form) -> tuple[dict[bytes, bytes], bytes, bytes, bytes]:
+    """All numbers of a ClassAd, and those of event, cluster and process; empty if they are missing or negative."""
+    numbers = dict(form.numbers.findall(ad))
+    number, cluster, proc = (numbers.get(name, b"") for name in (b"EventTypeNumber", b"Cluster", b"Proc"))
+    is_whole = number.isdigit() and cluster.isdigit() and proc.isdigit()
+    return numbers, number.zfill(3) if is_whole else b"", cluster, proc
+
+
+def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Who removed which job."""
+    text = b"\n" + block
+    for record in _RECORD.finditer(text):
+        number, cluster, proc, *_, json, xml = record.groups()
+        if json or xml:
+            _, number, cluster, proc = _read_id(json or xml, _JSON_FORM if json else _XML_FORM)
+        reason = json or xml or text[record.end() : text.find(b"\n...\n", record.end())]
+        if number == _ABORTED and (by := _REMOVED_BY.search(reason)):
+            yield b"%b.%b" % (cluster, proc), by[1]
 
 
 def _render_change(number: bytes, code: bytes, signal: bytes) -> bytes:
@@ -114,15 +138,14 @@ class EventLog(Parser):
         return b"".join(events)
 
     def _read_ad(self, ad: bytes, form: _Form) -> bytes:
-        numbers = dict(form.numbers.findall(ad))
-        number, cluster, proc = (numbers.get(name, b"") for name in (b"EventTypeNumber", b"Cluster", b"Proc"))
+        numbers, number, cluster, proc = _read_id(ad, form)
         found = form.time.search(ad)
-        if found is None or not (number.isdigit() and cluster.isdigit() and proc.isdigit()):
+        if found is None or not number:
             return b""
         code, signal = numbers.get(b"ReturnValue", b""), numbers.get(b"TerminatedBySignal", b"")
-        change = _render_change(number.zfill(3), code, signal)
+        change = _render_change(number, code, signal)
         stamp = self._read_stamp(found[1], found[2])
-        return self._render(number.zfill(3), stamp, cluster, proc, change) if change else b""
+        return self._render(number, stamp, cluster, proc, change) if change else b""
 
     def _render(self, number: bytes, stamp: bytes, cluster: bytes, proc: bytes, change: bytes) -> bytes:
         event = _EVENT % (stamp, cluster, proc, change)
@@ -172,4 +195,5 @@ CONDOR = LogModule(
     new_parser=EventLog,
     record_ends=(b"\n...\n", b"\n}\n", b"\n</c>\n"),
     file_name="EventLog",
+    read_deletions=read_deletions,
 )

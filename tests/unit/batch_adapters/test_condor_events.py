@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from batch_adapters.condor.events import CONDOR, EventLog, find_log
+from batch_adapters.condor.events import CONDOR, EventLog, find_log, read_deletions
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from tests.unit.batch_adapters.log_reading import collect_changes
 
@@ -220,6 +220,33 @@ def test_ends_agree_with_condor_history() -> None:
         assert ends[f"{cluster}.{proc}"] == "4/0"
     assert len(terminated) == 3
     assert len(removed) == 3
+
+
+@pytest.mark.parametrize(
+    ("recording", "removed"),
+    [
+        ("default", {"29.0", "30.0"}),
+        ("JSON", {"35.0", "36.0"}),
+        ("JSON+SUB_SECOND+UTC", {"38.0", "39.0"}),
+        ("XML", {"41.0", "42.0"}),
+    ],
+)
+def test_the_log_says_who_removed_what(recording: str, removed: set[str]) -> None:
+    log = (RECORDED / f"condor-EventLog-{recording}.log").read_bytes()
+    assert dict(read_deletions(log)) == {job.encode(): b"griduser" for job in removed}
+
+
+@pytest.mark.parametrize(
+    ("text", "by"),
+    [
+        ("Job was aborted.\n\tenough! (by user bob) (by user ann@site.org)", [(b"9.0", b"ann")]),
+        ("Job was aborted.\n\tThe system macro SYSTEM_PERIODIC_REMOVE expression 'x' evaluated to TRUE", []),
+        ("Job was aborted.", []),
+    ],
+)
+def test_whoever_removed_a_job_comes_after_the_reason(text: str, by: list[tuple[bytes, bytes]]) -> None:
+    held = record(12, "Job was held.\n\tvia condor_hold (by user root)")
+    assert list(read_deletions(record(9, text) + held)) == by
 
 
 def test_rotated_files_are_one_log(tmp_path: Path) -> None:

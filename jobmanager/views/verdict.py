@@ -72,7 +72,8 @@ def _judge_end(job: LocalJob, context: Context) -> str:
     sentence = f"{what} ({_describe_source(decisive)})" if decisive else what
     alive = _find_alive(job, context.now)
     if alive is None:
-        return f"{sentence}; its driver wrote down no end."
+        end = "no end" if context.driver.end is None else "the end of an earlier run only"
+        return f"{sentence}; its driver wrote down {end}."
     if context.grid_job_has_ended:
         return f'{sentence}; but {job.batch} shows it {alive.native_state} now: "samgrid orphans" lists it.'
     return (

@@ -406,6 +406,12 @@ def intended() -> LocalJob:
             ["Failed", "wrote down no end."],
             id="failed, and its id is used again",
         ),
+        pytest.param(
+            failed_by_log,
+            replace(QUIET, driver=DriverStatus(start=1, end=2, exit_code=143)),
+            ["Failed", "wrote down the end of an earlier run only."],
+            id="failed, when it was queued again",
+        ),
         pytest.param(lost, QUIET, ["Failed", "was lost", "the job manager"], id="lost"),
         pytest.param(never_submitted, QUIET, ["failed", "never submitted"], id="never submitted"),
         pytest.param(lambda: LocalJob.new(1, "fake", None), QUIET, ["Not submitted"], id="not submitted"),

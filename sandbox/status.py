@@ -145,6 +145,8 @@ def read_status(data: bytes) -> DriverStatus:
         elif key == b"output" and (match := _OUTPUT.fullmatch(value)):
             _note_output(outputs, *(part.decode() for part in match.groups()))
         elif key == b"caught" and (match := _CAUGHT.fullmatch(value)) and len(caught) < MAX_CAUGHT:
+            if "end" in fields:
+                continue  # by a driver that was started again, and has not noted its start
             name, at, ago = match.groups()
             caught.append(CaughtSignal(name.decode(), int(at), None if ago is None else int(ago)))
         elif key == b"lost" and value and len(lost) < MAX_LOST:

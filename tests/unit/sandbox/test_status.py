@@ -56,6 +56,11 @@ REPORT = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
             DriverStatus(start=1, lost=("output/x?: no", *["x"] * 20)),
             id="what did not come back",
         ),
+        pytest.param(
+            b"start 1\nexit 0\nend 9\ncaught TERM 20\nagain 30\n",
+            DriverStatus(*(1, 9, 0), again=30),
+            id="started again, and told to end then",
+        ),
         pytest.param(b"start 10\nexi\nstart 30\n", DriverStatus(start=30), id="torn, then run again"),
         pytest.param(
             b"start 1\nphase a 1 2\nproblem x\nend 2\nexit 3\nstart 4\n",

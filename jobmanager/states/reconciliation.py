@@ -151,7 +151,8 @@ def _count_answers(
         missing = {}
         for key in gone:
             answers, since = before.get(key.local_id, (0, asked))
-            missing[key.local_id] = (answers + 1, since)
+            # The clock may have been set back since.
+            missing[key.local_id] = (answers + 1, min(since, asked))
         account.database.events.put_missing(name, missing)
     return missing
 

@@ -307,6 +307,13 @@ def test_outputs_may_be_later_than_submissions(toy: ToySystem) -> None:
     assert toy.states() == [FAILED]
 
 
+def test_who_was_missing_before_the_clock_was_set_back_is_not_waited_for_until_it_has_caught_up(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    for toy.now in (NOW + 10**8, NOW, NOW + 1, NOW + 500):
+        look(toy)
+    assert toy.states() == [FAILED]
+
+
 def test_who_is_shown_in_between_is_not_missing(toy: ToySystem) -> None:
     toy.add(["17_1"], ACTIVE)
     for seconds, lines in enumerate([[], [], [f"17_1 R {TOKEN} -"], [], []]):

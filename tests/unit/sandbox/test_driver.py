@@ -888,6 +888,40 @@ def test_a_full_disk_is_waited_for(bench: Bench) -> None:
     assert bench.status.problem is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+@pytest.mark.parametrize("is_full", ["at the start", "at the end"])
+def test_a_disk_without_room_for_the_status_file_is_waited_for(bench: Bench, is_full: str) -> None:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", bench.results], check=False).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    filler = bench.results / "filler"
+    # What fits into the last block would still be written.
+    script = f"""import os, sys
+status = os.environ["SAMGRID_STATUS"]
+with open(status, "a") as file:
+    file.write("\\n" * (4096 - os.stat(status).st_size % 4096))
+try:
+    with open({str(filler)!r}, "wb", 0) as file:
+        while True:
+            file.write(bytes(4096))
+except OSError:
+    sys.exit(1)"""
+    try:
+        (bench.results / "reports").mkdir()
+        command = ("/bin/true",) if is_full == "at the start" else (sys.executable, "-c", script)
+        argv = bench.prepare([LocalJobEntry(command)])
+        make_room = f'[ "$1" = 10 ] || exec /bin/sleep "$1"; rm -f {shlex.quote(str(filler))}'
+        if is_full == "at the start":
+            with contextlib.suppress(OSError), filler.open("wb", 0) as file:
+                while True:
+                    file.write(bytes(4096))
+        assert bench.run_prepared(argv, PATH=stand_in(bench, "sleep", make_room)) == int(is_full == "at the end")
+        assert not filler.exists()
+        assert bench.status.end is not None
+        assert bench.status.problem is None
+    finally:
+        subprocess.run(["umount", "--lazy", bench.results], check=True)
+
+
 @pytest.mark.parametrize("language", ["C", "de_DE.UTF-8"])
 def test_a_hole_in_a_file_stays_one(plain_bench: Bench, language: str) -> None:
     argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "truncate -s 8G output/sparse"))])

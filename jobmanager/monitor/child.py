@@ -52,6 +52,10 @@ class Child:
             self._close()
         return status
 
+    def let_go_on(self) -> bool:
+        """Let it go on if a signal has stopped it; true if one had."""
+        return let_go_on(self._pidfd)
+
     def kill(self) -> None:
         """Kill it and its children now; unread output is lost."""
         self._kill()
@@ -111,3 +115,14 @@ class Child:
 
     def _keep_errors(self, block: bytes) -> None:
         self._errors = (self._errors + block)[-_LONGEST_STDERR:]
+
+
+def let_go_on(child: int) -> bool:
+    """Let a child (its pidfd) go on if a signal has stopped it since the last call; true if one had."""
+    try:
+        if os.waitid(os.P_PIDFD, child, os.WSTOPPED | os.WNOHANG) is None:
+            return False
+    except ChildProcessError:  # it has ended
+        return False
+    signal.pidfd_send_signal(child, signal.SIGCONT)
+    return True

@@ -21,11 +21,14 @@ from typing import NoReturn
 
 from batch_adapters.running.commands import die_with_parent
 from jobmanager.database.documents import load_schema
+from jobmanager.monitor.child import let_go_on
 from jobmanager.monitor.workers import BEGINNING, TRY_LATER
 from jobmanager.states.aggregation import Task
 from sandbox.driver import load_template
 from sandbox.files import empty_descriptors
 
+_LOOK = 5.0
+"""Seconds between two looks for workers that were stopped."""
 _BLOCK = 1 << 16
 _LONGEST_STDERR = 2000
 
@@ -72,8 +75,11 @@ class WorkerServer:
     def serve(self) -> None:
         """Serve until the monitor is gone and the last worker has ended."""
         while self._is_wanted or self._workers:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(_LOOK if self._workers else None):
                 key.data()
+            for worker in self._workers.values():
+                # No time limit of a handler passes in a worker that is stopped.
+                let_go_on(worker.end)
 
     def _on_message(self) -> None:
         try:

@@ -291,9 +291,12 @@ class WorkerClient:
         return True
 
     def supervise(self) -> None:
-        """Notice that the server has ended, and its workers with it."""
+        """Notice that the server has ended, and its workers with it; let it go on if somebody has stopped it."""
         if self._has_ended:
             self._lose_server()
+        elif self._server is not None and self._server.let_go_on():
+            # A handler may have done this, and no other grid job would go on.
+            logger.warning("the workers' server was stopped by a signal, and is let go on")
 
     def stop(self) -> None:
         """End the server, and whatever works for it."""

@@ -224,6 +224,11 @@ def test_a_server_that_is_killed_takes_its_workers_along_and_another_takes_its_p
     assert loop.server != first
 
 
+@pytest.mark.parametrize("whom", ["os.getpid()", "os.getppid()"], ids=["itself", "the server"])
+def test_a_worker_that_stops_somebody_holds_up_nobody(loop: Loop, whom: str) -> None:
+    assert loop.run(f"os.kill({whom}, signal.SIGSTOP)") == (0, "")
+
+
 def test_a_server_whose_death_was_not_seen_yet_is_replaced_when_it_is_needed(loop: Loop) -> None:
     loop.run("pass")
     first = loop.server

@@ -190,12 +190,14 @@ def render_at_least(number: int) -> str:
     """A regular expression for decimal numbers of at most ten digits (no leading zeros) from the given one on."""
     digits = str(number)
     longer = [f"[1-9][0-9]{{{len(digits)},{_DIGITS - 1}}}+"] if len(digits) < _DIGITS else []
-    greater = [
-        f"{digits[:place]}[{int(digit) + 1}-9][0-9]{{{len(digits) - place - 1}}}"
-        for place, digit in enumerate(digits)
-        if digit != "9"
-    ]
-    return f"(?:{'|'.join([*longer, *greater, digits])})"
+    return f"(?:{'|'.join([*longer, _render_digits_from(digits)])})"
+
+
+def _render_digits_from(digits: str) -> str:
+    # Most events have the first digits of the start time: a branch for each place would read them again and again.
+    first, rest = digits[0], digits[1:]
+    same = first + (f"(?:{_render_digits_from(rest)})" if rest else "")
+    return same if first == "9" else f"{same}|[{int(first) + 1}-9][0-9]{{{len(rest)}}}"
 
 
 class LineFilter:

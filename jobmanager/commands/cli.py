@@ -17,7 +17,7 @@ from jobmanager.commands.arguments import Declare, Run, account_of
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-    _Subparsers = argparse._SubParsersAction["_Parser"]
+    _Subparsers = argparse._SubParsersAction["_CommandParser"]
 
 _MODULES = (grid_jobs, query, batch_system, accounting, service)
 """In the order of the help."""
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
         from argcomplete import autocomplete
 
         completer: Any = _complete  # a function will do, whatever argcomplete declares
-        autocomplete(_make_parser(os.environ.get("COMP_LINE", "").split())[0], default_completer=completer)
+        autocomplete(make_whole_parser(), default_completer=completer)
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 closed by whoever started us
     # As in `batch_adapters.launch`: a command loads more than the command line.
     gc.set_threshold(50_000)
@@ -124,7 +124,7 @@ def _make_parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping
     """The parser, and those of the commands by their names; only those among ``words`` have arguments."""
     parser = _Parser(prog="samgrid", description=_DESCRIPTION, formatter_class=_HelpFormatter)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
     for module in _MODULES:
         module.add_commands(partial(_add, subparsers, words))
     return parser, subparsers.choices
@@ -163,6 +163,15 @@ class _Parser(argparse.ArgumentParser):
             self.exit(status)
 
 
+class _CommandParser(_Parser):
+    """A command's parser; of a command that is not meant only the name and the first sentence are needed."""
+
+    def __init__(self, is_meant: bool, **rules: Any) -> None:
+        # All of them would make each command a twentieth slower.
+        if is_meant:
+            super().__init__(**rules)
+
+
 def _show(name: str, text: str) -> int:
     def run() -> int:
         sys.stdout.write(text)
@@ -174,10 +183,12 @@ def _show(name: str, text: str) -> int:
 def _add(
     subparsers: "_Subparsers", words: Sequence[str], name: str, run: Run, doc: str, more: str = "", *declare: Declare
 ) -> None:
-    command = subparsers.add_parser(name, help=doc, description=f"{doc}\n\n{more}", formatter_class=_HelpFormatter)
-    command.set_defaults(run=run)
+    command = subparsers.add_parser(
+        name, is_meant=name in words, help=doc, description=f"{doc}\n\n{more}", formatter_class=_HelpFormatter
+    )
     if name not in words:
         return
+    command.set_defaults(run=run)
     command.add_argument(
         "--state-dir",
         metavar="DIR",

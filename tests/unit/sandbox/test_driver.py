@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -540,7 +541,8 @@ def test_what_a_program_has_made_until_a_signal_kills_it_comes_back(bench: Bench
 
 
 def test_a_stubborn_program_may_end_in_its_own_time(bench: Bench) -> None:
-    script = 'trap "" TERM; echo up; until [ -e output/go ]; do sleep 0.02; done; exit 6'
+    # It counts what reaches it.
+    script = "n=5; trap 'n=$((n + 1))' TERM; echo up; until [ -e output/go ]; do sleep 0.02; done; exit $n"
     driver = bench.start("/bin/sh", "-c", script)
     bench.wait_until_up()
     # So many that some come while the shell is between two waits.
@@ -558,19 +560,27 @@ def test_a_stubborn_program_may_end_in_its_own_time(bench: Bench) -> None:
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
 def test_a_warning_reaches_the_program_and_ends_nothing(bench: Bench, to: str, number: signal.Signals) -> None:
     name = number.name.removeprefix("SIG")
-    script = f"trap 'warned=1' {name}; echo up; while [ -z \"$warned\" ]; do sleep 0.02; done; echo warned; exit 3"
+    script = f"trap 'echo warned' {name}; echo up; until [ -e output/go ]; do sleep 0.02; done; exit 3"
     driver = bench.start("/bin/sh", "-c", script)
     bench.wait_until_up()
     send = os.kill if to == "driver" else os.killpg
     before = int(time.time())
-    send(driver.pid, number)
+    (stdout,) = bench.scratch.glob("*/.samgrid/stdout")
+
+    def is_passed_on(times: int) -> bool:
+        return len(bench.status.caught) == times and stdout.read_text().count("warned") >= times
+
+    for times in (1, 2):
+        send(driver.pid, number)
+        wait_until(partial(is_passed_on, times))
+    next(bench.scratch.glob("*/output")).joinpath("go").touch()
     assert driver.wait(SECONDS) == 3
-    assert bench.read("stdout") == b"up\nwarned\n"
-    (caught,) = bench.status.caught
-    assert caught.signal == name
-    assert caught.after_end is None or caught.after_end <= 1
-    # It counts from the second in which it started.
-    assert before - 1 <= caught.time <= time.time()
+    assert set(bench.read("stdout").splitlines()) == {b"up", b"warned"}
+    for caught in bench.status.caught:
+        assert caught.signal == name
+        assert caught.after_end is None or caught.after_end <= 1
+        # It counts from the second in which it started.
+        assert before - 1 <= caught.time <= time.time()
     assert bench.status.interruption is None
 
 
@@ -586,6 +596,16 @@ def test_a_signal_before_the_programs_start_keeps_it_from_starting(bench: Bench)
     assert bench.run_prepared(argv) == 143
     assert bench.read("stdout") == b""
     assert (bench.status.exit_code, bench.status.interruption) == (143, "TERM")
+
+
+def test_a_signal_while_the_sandbox_is_unpacked_keeps_the_program_from_starting(bench: Bench) -> None:
+    (bench.work_area / "a").write_text("x")
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran"))])
+    script = Path(argv[-2])
+    script.write_text(script.read_text().replace("\ntools=", "\nkill -s TERM $$\ntools=", 1))
+    assert bench.run_prepared(argv) == 125
+    assert bench.status.problem == "a signal ended the local job before its program was started"
+    assert [caught.signal for caught in bench.status.caught] == ["TERM"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM], ids=lambda number: number.name)
@@ -760,6 +780,7 @@ def lose_scratch(bench: Bench) -> None:
         pytest.param(None, {"stdin": "absent"}, "input", id="no stdin"),
         pytest.param(None, {"index_words": "$NOTHING"}, "no position in its array", id="no position"),
         pytest.param(None, {"index_words": "08"}, 'position in its array but "08"', id="no number"),
+        pytest.param(None, {"index_words": "7x"}, 'position in its array but "7x"', id="half a number"),
         pytest.param(None, {"index_words": "7"}, "has no line for position 7", id="position too high"),
         pytest.param(None, {"local_id_words": "$NOTHING"}, "no id", id="no local id"),
     ],
@@ -819,14 +840,14 @@ BAD_DISK = r"""/bin/cp "$@"
 
 def test_what_cannot_be_read_is_told_and_the_rest_comes_back(bench: Bench) -> None:
     script = """cd output; mkdir a; echo 1 >a/bad; echo 2 >a/good; echo 3 >'bad
-it'; echo 4 >.hidden; ln -s a/good link; mkdir empty"""
+it'; echo 4 >.hidden; ln -s a/good link; ln -s a link-to-folder; mkdir empty"""
     argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", script))])
     assert bench.run_prepared(argv, PATH=stand_in(bench, "cp", BAD_DISK)) == 0
     assert sorted(bench.status.lost) == ["output/a/bad: Input/output error", "output/bad?it: Input/output error"]
     output = bench.results / "k3f9zq2m.t-1.1.output"
     left = sorted(str(path.relative_to(output)) for path in output.rglob("*"))
-    assert left == [".hidden", "a", "a/good", "empty", "link"]
-    assert (output / "link").readlink() == Path("a/good")
+    assert left == [".hidden", "a", "a/good", "empty", "link", "link-to-folder"]
+    assert [(output / name).readlink() for name in ("link", "link-to-folder")] == [Path("a/good"), Path("a")]
     assert bench.leftovers() == []
 
 
@@ -874,6 +895,14 @@ def test_a_path_that_is_too_long_where_it_comes_back_keeps_nothing_else_away(ben
     assert all(re.fullmatch(r"output/000.*: File name too long", line) for line in bench.status.lost)
     assert all(len(line) <= 300 for line in bench.status.lost)
     assert bench.leftovers() == []
+
+
+def test_outputs_that_cannot_be_put_in_their_place_are_a_problem(plain_bench: Bench) -> None:
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo x >output/file"))])
+    path = stand_in(plain_bench, "mv", 'echo "mv: no: Read-only file system" >&2; exit 1')
+    assert plain_bench.run_prepared(argv, PATH=path) == 125
+    assert plain_bench.status.problem == "output could not be brought back: mv: no: Read-only file system"
+    assert (plain_bench.status.exit_code, plain_bench.leftovers()) == (None, [])
 
 
 def test_a_full_disk_is_waited_for(bench: Bench) -> None:

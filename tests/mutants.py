@@ -21,12 +21,30 @@ TESTS = {
         "jobmanager/completion/test_delivery",
         "jobmanager/completion/test_retrying",
     ),
-    "jobmanager/completion/proof.py": ("jobmanager/completion/test_collection", "jobmanager/completion/test_retrying"),
+    "jobmanager/completion/delivery.py": ("jobmanager/completion/test_delivery", "jobmanager/test_workflow"),
+    "jobmanager/completion/proof.py": (
+        "jobmanager/completion/test_collection",
+        "jobmanager/completion/test_deletions",
+        "jobmanager/completion/test_retrying",
+    ),
     "jobmanager/completion/retries.py": ("jobmanager/completion/test_retrying",),
     "jobmanager/states/aggregation.py": ("jobmanager/states/test_aggregation", "jobmanager/test_workflow"),
+    "jobmanager/states/changes.py": (
+        "jobmanager/states/test_changes",
+        "jobmanager/submission/test_adoption",
+        "jobmanager/completion/test_retrying",
+        "jobmanager/test_damaged_documents",
+        "jobmanager/test_workflow",
+    ),
     "jobmanager/states/driver_status.py": (
         "jobmanager/states/test_driver_status",
         "jobmanager/completion/test_retrying",
+    ),
+    "jobmanager/states/ends.py": (
+        "jobmanager/states/test_ends",
+        "jobmanager/states/test_orphans",
+        "jobmanager/states/test_transitions",
+        "jobmanager/completion/test_deletions",
     ),
     "jobmanager/states/failures.py": ("jobmanager/states/test_failures", "jobmanager/completion/test_retrying"),
     "jobmanager/states/reconciliation.py": (
@@ -34,12 +52,20 @@ TESTS = {
         "jobmanager/states/test_pending_limit",
         "jobmanager/states/test_reconciliation",
     ),
+    "jobmanager/states/registration.py": (
+        "jobmanager/database/test_database",
+        "jobmanager/states/test_changes",
+        "jobmanager/states/test_reconciliation",
+        "jobmanager/test_damaged_documents",
+        "jobmanager/test_run_grid_job",
+    ),
     "jobmanager/states/transitions.py": (
         "jobmanager/states/test_transitions",
         "jobmanager/states/test_ends",
         "jobmanager/states/test_reconciliation",
     ),
     "jobmanager/submission/adoption.py": ("jobmanager/submission/test_adoption", "jobmanager/submission/test_submit"),
+    "jobmanager/submission/packing.py": ("jobmanager/submission/test_packing", "jobmanager/test_run_grid_job"),
     "jobmanager/submission/submit.py": (
         "jobmanager/submission/test_submit",
         "jobmanager/submission/test_adoption",

@@ -76,8 +76,7 @@ def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], p
     def put(job: GridJob) -> None:
         job.put_summary(summary)
         job.no_summary = problem or None
-        if job.origin is not None:
-            job.sizes_before = sizes
+        job.sizes_before = sizes
 
     database.grid_jobs.change(job.job_id, put)
 

@@ -40,13 +40,13 @@ class _File:
     parts: Sequence[Path | bytes]
 
 
-def measure_files(job: GridJob) -> tuple[int, int]:
-    """Sizes of the files of standard output and error, in bytes; recorded once, before anything is delivered to them.
+def measure_files(job: GridJob) -> tuple[int, int] | None:
+    """Sizes of GRAM's files of standard output and error, in bytes; recorded before anything is delivered to them.
 
     Not at acceptance: until the end, other jobs and this one's programs may write to the same files.
     """
     origin = job.origin
-    return (_measure(Path(origin.stdout)), _measure(Path(origin.stderr))) if origin else (0, 0)
+    return (_measure(Path(origin.stdout)), _measure(Path(origin.stderr))) if origin else None
 
 
 def deliver_outputs(account: Account, job: GridJob) -> str:
@@ -124,7 +124,7 @@ def _render_reasons(account: Account, job: GridJob, parts: Mapping[str, GridJob]
     lines = list(itertools.islice(reasons, _MOST_REASONS))
     if more := sum(1 for _ in reasons):
         lines.append(f"and {more} more")
-    return "".join(f"{line}\n" for line in lines).encode(errors="replace")
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _deliver(files: Sequence[_File]) -> list[str]:
@@ -179,4 +179,4 @@ def _write(part: Path | bytes, sink: BinaryIO) -> None:
         sink.write(part)
         return
     with open_unlinked(part) as source:
-        shutil.copyfileobj(source, sink, 1 << 20)
+        shutil.copyfileobj(source, sink)

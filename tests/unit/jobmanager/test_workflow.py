@@ -568,6 +568,7 @@ def test_gram_gets_a_report_of_the_steps(account: Account, tmp_path: Path) -> No
     assert account.database.grid_jobs.find_uniqid("1.2.3") == job_id
     assert [job.id for job in account.database.grid_jobs.list_unreported()] == [job_id], "it sees the whole only"
     collect_steps(account, job_id)
+    refresh_structured(account.database, job_id)
     whole = account.database.grid_jobs.get(job_id)
     assert (whole.state, whole.reason) == (F, f"step read ({part}): 1 of 1 local jobs failed")
     report = (tmp_path / "stdout").read_text()
@@ -580,6 +581,7 @@ def test_gram_gets_the_one_tar_with_what_the_steps_made(account: Account, tmp_pa
     parts = [end_step(account, job_id, D), end_step(account, job_id, D)]
     collect_steps(account, job_id)
     assert account.database.grid_jobs.get(job_id).state is D
+    assert (tmp_path / "stderr").read_text().startswith(f"grid job {job_id} (structured): 2 of 2 steps succeeded\n")
     assert (tmp_path / "stdout").read_bytes() == account.places.output(job_id).read_bytes()
     with tarfile.open(tmp_path / "stdout") as tar:
         manifest = json.load(tar.extractfile(f"{job_id}/manifest.json") or pytest.fail("there is no manifest"))

@@ -56,6 +56,7 @@ def test_without_a_history_the_log_says_why_and_by_whom(toy: ToySystem) -> None:
         (Cause.CANCELLED_OUTSIDE, "root"),
         (None, None),
     ]
+    assert toy.job(2).reason == "it was cancelled in the batch system by root (toy: deleted)"
 
 
 def test_where_the_log_cannot_be_read_its_exit_codes_say_it(toy: ToySystem, tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_what_slurm_killed_for_its_memory_has_failed_for_that(toy: ToySystem, mo
     for n in (1, 2):
         toy.drives(f"17_{n}", "start 1795670488")
         apply_events(toy.database, "toy", [Event(A_WEEK_LATER - 100, f"17_{n}", State.DONE, 137)])
-    (toy.account.places.results(GRID_JOB) / f"{TOKEN}.1.driver").write_text(KILLED_BY_SLURM)
+    (toy.account.places.results(GRID_JOB) / f"{TOKEN}.1.driver").write_bytes(b"\xff" + KILLED_BY_SLURM.encode())
     collect_grid_job(toy.account, GRID_JOB)
     causes = [job.cause for job in toy.database.local_jobs.all_of(GRID_JOB)]
     assert causes == [Cause.MEMORY_LIMIT, Cause.SIGNAL, Cause.SIGNAL]

@@ -13,7 +13,7 @@ from jobmanager.completion import delivery
 from jobmanager.completion.collection import keep_summary
 from jobmanager.completion.delivery import deliver_outputs
 from jobmanager.database.grid_job import GramOrigin, GridJob
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.requests.request_handler import make_adapter
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
@@ -103,6 +103,7 @@ def test_through_gram_the_tar_is_seen_from_the_directory_also_where_the_type_doe
     account: Account, out: Path
 ) -> None:
     accept(account, Path("/dev/null"), Path("/dev/null"), plain=False)
+    (out / "out.tar").write_text("from before, and longer\n")
     request = [("samgrid_type", ("command",)), ("samgrid_output", ("out.tar",))]
     account.database.grid_jobs.change(JOB, lambda job: job.put_request(request, out))
     assert deliver(account) == ""
@@ -188,6 +189,58 @@ def test_holes_are_not_written_into_a_users_file_as_zeros(account: Account, out:
     assert (out / "stderr").read_text() == f"err of {JOB}\n"
 
 
+def test_of_many_sparse_files_so_many_are_written_as_have_few_holes_together(out: Path) -> None:
+    sizes = {"first": 1 << 29, "second": (1 << 29) + 1, "third": 1 << 29, "huge": 90 << 30}
+    for name, size in sizes.items():
+        (out / name).touch()
+        os.truncate(out / name, size)
+    first, second, third, huge = (out / name for name in sizes)
+    kept, faults = delivery._leave_out_sparse([first, second, third, b"text"])
+    assert kept == [first, third, b"text"]
+    assert [fault.split()[0] for fault in faults] == ["second"]
+    sparse = [
+        f"not delivered to {out}/x: huge {fault.partition(' ')[2]}" for fault in delivery._leave_out_sparse([huge])[1]
+    ]
+    assert delivery._append(out / "x", [huge, huge]) == "; ".join(sparse * 2)
+
+
+def test_a_link_in_place_of_a_text_is_not_followed(account: Account, out: Path) -> None:
+    accept(account, out / "stdout", out / "stderr")
+    text = account.places.results(JOB) / f"{JOB}.{TOKEN_ID}.stdout"
+    text.unlink()
+    text.symlink_to("/etc/passwd")
+    assert deliver(account) == ""
+    assert (out / "stdout").read_text() == ""
+
+
+def test_gram_gets_a_report_and_the_reasons_of_the_first_that_failed(
+    account: Account, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "_MOST_REASONS", 2)
+    accept(account, out / "stdout", out / "stderr", plain=False)
+
+    def change(job: GridJob) -> None:
+        job.name = "Zürich"
+        job.put_slices(4, None, 1)
+
+    account.database.grid_jobs.change(JOB, change)
+    jobs = [LocalJob.new(index, "fork", None) for index in (1, 2, 3, 4)]
+    for job in jobs:
+        job.state, job.outcome, job.reason = State.FAILED, Outcome.FAILED, f"reason {job.index}"
+    jobs[0].state, jobs[0].outcome, jobs[0].reason = State.DONE, Outcome.SUCCEEDED, None
+    jobs[1].register("t-1.2", "", 1_795_219_187)
+    jobs[1].state = State.FAILED
+    with account.database.transaction():
+        account.database.local_jobs.put(JOB, jobs)
+    assert deliver(account) == ""
+    assert (out / "stdout").read_text() == (
+        f"grid job {JOB} (command): 1 of 4 local jobs succeeded\nname: Zürich\noutput: {account.places.output(JOB)}\n"
+    )
+    assert (out / "stderr").read_text() == (
+        "local job 2 (t-1.2): reason 2\nlocal job 3 (never submitted): reason 3\nand 1 more\n"
+    )
+
+
 def make_loop(path: Path) -> None:
     path.symlink_to(path.name)
 
@@ -206,6 +259,15 @@ def test_a_file_that_will_never_be_written_keeps_no_grid_job_from_ending(
     make(out / name)
     accept(account, out / name, out / "stderr")
     assert deliver(account) == f"not delivered to {out / name}: {why}"
+
+
+def test_all_that_cannot_be_delivered_is_told(account: Account, out: Path) -> None:
+    accept(account, out / "no" / "file", out / "stderr", plain=False)
+    request = [("samgrid_type", ("command",)), ("samgrid_output", ("nowhere/out.tar",))]
+    account.database.grid_jobs.change(JOB, lambda job: job.put_request(request, out))
+    assert deliver(account) == "; ".join(
+        f"not delivered to {out}/{name}: No such file or directory" for name in ("nowhere/out.tar", "no/file")
+    )
 
 
 def test_where_one_file_cannot_be_written_the_other_is(account: Account, out: Path) -> None:

@@ -11,14 +11,17 @@ from batch_adapters.states import Cause, Event, State
 from jobmanager.completion.collection import collect_grid_job
 from jobmanager.completion.retries import judge_failures
 from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import Outcome
 from jobmanager.monitor.worker import main as run_worker
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Due
+from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.failures import find_due
 from jobmanager.states.program_reports import read_foreign_xml, read_reports
 from jobmanager.states.reconciliation import find_orphans
 from jobmanager.states.registration import apply_events, register_local_jobs
+from jobmanager.states.transitions import note_batch_end
 from jobmanager.submission.adoption import adopt
 from jobmanager.submission.submit import write_intent
 from jobmanager.views.explaining import explain
@@ -162,6 +165,7 @@ def test_an_earlier_attempt_that_lives_again_is_an_orphan(toy: ToySystem) -> Non
 def test_a_cancelled_grid_job_tries_nothing_again(toy: ToySystem) -> None:
     prepare(toy)
     toy.database.grid_jobs.change(GRID_JOB, lambda job: job.cancel(time.time(), "cancelled by a test"))
+    assert find_due(toy.database, GRID_JOB) is Due.NEVER
     assert judge(toy) == 0
     assert toy.job(2).earlier_attempts() == []
 
@@ -364,6 +368,20 @@ def test_a_grid_job_that_can_still_succeed_goes_on(toy: ToySystem) -> None:
     assert find_due(toy.database, GRID_JOB) is Due.NOW
     judge_failures(toy.account, GRID_JOB)
     assert toy.database.grid_jobs.get(GRID_JOB).cancelled
+
+
+@pytest.mark.parametrize("other", [0, 3], ids=["the other succeeded", "the other failed"])
+def test_a_cancel_outside_is_tried_again_where_the_request_names_it(toy: ToySystem, other: int) -> None:
+    toy.add(["7_0", "7_1"], State.ACTIVE)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "retries", 1))
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "retry_on", ("cancelled-outside",)))
+    end(toy, "7_0", other)
+    apply_events(toy.database, "toy", [Event(toy.now, "7_1", State.FAILED, 1)])
+    cancelled = LocalStatus("7_1", "CA", State.FAILED, cause=Cause.CANCELLED_OUTSIDE)
+    select = same_runs(GRID_JOB, [toy.job(2)])
+    change_local_jobs(toy.database, GRID_JOB, select, lambda job: note_batch_end(job, cancelled))
+    assert toy.job(2).outcome is Outcome.CANCELLED
+    assert find_due(toy.database, GRID_JOB) is Due.NOW
 
 
 def test_it_is_told_why_a_local_job_is_not_tried_again(toy: ToySystem) -> None:

@@ -51,6 +51,12 @@ def test_an_end_in_the_queue_counts_at_once(account: Account) -> None:
     assert get(account).state is State.DONE
 
 
+def test_a_grid_job_that_has_ended_keeps_its_state(account: Account) -> None:
+    account.database.grid_jobs.change(JOB, lambda job: job.end(State.FAILED, time.time()))
+    change_local_jobs(account.database, JOB, same_runs(JOB, [get(account)]), lambda job: True)
+    assert account.database.grid_jobs.get(JOB).state is State.FAILED
+
+
 def test_what_is_late_by_the_same_clock_stays_late(account: Account) -> None:
     with account.database.transaction():
         job = get(account)

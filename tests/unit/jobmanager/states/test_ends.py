@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.states.ends import needs_batch_cause, put_outcome, was_asked_to_end
+from jobmanager.states.ends import may_have_been_deleted, needs_batch_cause, put_outcome, was_asked_to_end
 from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status
 from sandbox.status import CaughtSignal, DriverStatus
 
@@ -132,9 +132,9 @@ def test_the_first_rule_that_fits_says_the_cause(
 
 
 def test_the_reason_says_what_did_not_come_back_first() -> None:
-    one = replace(LOST, lost=LOST.lost[:1])
     words = "exit code 0, but not all of its outputs came back: output/a: Permission denied"
-    assert (judged(one, None).reason, judged(LOST, None).reason) == (words, f"{words} (and 2 more)")
+    reasons = [judged(replace(LOST, lost=LOST.lost[:number]), None).reason for number in (1, 2, 3)]
+    assert reasons == [words, f"{words} (and 1 more)", f"{words} (and 2 more)"]
 
 
 def test_what_did_not_come_back_is_of_one_run_only() -> None:
@@ -142,6 +142,30 @@ def test_what_did_not_come_back_is_of_one_run_only() -> None:
     assert job.lost() == LOST.lost
     apply_event(job, Event(30, "17", State.PENDING))
     assert (job.state, job.lost()) == (State.PENDING, ())
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (128, "the program ended with exit code 128"),
+        (129, "it was ended by signal HUP"),
+        (160, "it was ended by signal 32"),
+        (192, "it was ended by signal RTMAX"),
+        (193, "the program ended with exit code 193"),
+        (256, "the program ended with exit code 256"),
+        (257, "it was ended by signal HUP"),
+    ],
+)
+def test_a_signal_is_found_in_the_exit_codes_of_shells_and_of_pbs(code: int, reason: str) -> None:
+    assert judged(NOTHING, says("F", State.FAILED, code=code)).reason == reason
+
+
+def test_a_limit_of_cpu_time_is_told_by_whoever_set_it() -> None:
+    xcpu = DriverStatus(start=5, end=9, exit_code=152, signal="XCPU")
+    assert judged(xcpu, None).reason == "the program took more CPU time than max_cpu_time allows"
+    assert judged(xcpu, TIMEOUT).reason == "it ran longer than it may (slurm: TIMEOUT)"
+    of_batch_system = says("CPU", State.FAILED, Cause.CPU_LIMIT)
+    assert judged(GONE, of_batch_system).reason == "it took more CPU time than it may (slurm: CPU)"
 
 
 def test_who_cancelled_and_what_the_batch_system_calls_it_stand_in_the_reason() -> None:
@@ -175,12 +199,34 @@ def test_the_batch_system_is_asked_about_what_did_not_end_by_itself(driver: Driv
         pytest.param(CLEAN, False, False, id="a clean end"),
         pytest.param(CRASHED, False, False, id="a crash"),
         pytest.param(KILLED, False, True, id="told to end"),
-        pytest.param(replace(KILLED, caught=()), False, True, id="only its program was told in time"),
+        *(
+            pytest.param(replace(KILLED, signal=name, caught=()), False, True, id=f"only its program, by {name}")
+            for name in ("TERM", "INT", "HUP")
+        ),
         pytest.param(KILLED, True, False, id="told by us"),
     ],
 )
 def test_what_others_told_to_end_may_be_queued_again(driver: DriverStatus, asked: bool, may_run_again: bool) -> None:
     assert was_asked_to_end(judged(driver, None, asked)) is may_run_again
+
+
+@pytest.mark.parametrize(
+    ("state", "is_submitted", "asked", "is_asked_about"),
+    [
+        pytest.param(State.FAILED, True, None, True, id="no end is recorded"),
+        pytest.param(State.ACTIVE, True, None, False, id="queued again"),
+        pytest.param(State.FAILED, False, None, False, id="never submitted"),
+        pytest.param(State.FAILED, True, 7, False, id="told by us"),
+    ],
+)
+def test_only_ends_of_what_was_submitted_and_not_cancelled_by_us_are_asked_about(
+    state: State, is_submitted: bool, asked: int | None, is_asked_about: bool
+) -> None:
+    job = LocalJob.new(1, "slurm", None)
+    if is_submitted:
+        job.register("17", "", 2)
+    job.state, job.cancel_asked = state, asked
+    assert (needs_batch_cause(job), may_have_been_deleted(job)) == (is_asked_about, is_asked_about)
 
 
 @pytest.mark.parametrize("driver_is_first", [False, True])

@@ -1,6 +1,7 @@
 """Which local jobs that failed are tried again, and when a grid job is lost."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,7 +12,7 @@ from batch_adapters.states import Cause, State
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_jobs import FailedJob
 from jobmanager.states.aggregation import Due, Task, judge, next_task
-from jobmanager.states.failures import choose_due, find_refusal, is_due, is_lost
+from jobmanager.states.failures import choose_due, count_refusals, find_refusal, is_due, is_lost
 
 NOW = 1_795_219_187
 RETRIABLE = [cause.value for cause in Cause if cause.is_retriable]
@@ -71,6 +72,13 @@ def test_a_local_job_is_tried_again_as_the_request_says(job: GridJob, failed: Fa
 )
 def test_the_second_attempt_comes_at_once_and_each_other_one_later(attempt: int, ago: int, expected: bool) -> None:
     assert is_due(ended(1, attempt, ago=ago), NOW) is expected
+
+
+def test_refusals_are_counted_by_reason_the_most_frequent_first() -> None:
+    failed = [ended(1), *(ended(index, 2) for index in (2, 3)), replace(ended(4, cause=Cause.REFUSED), count=3)]
+    used_up, refused = "all attempts are used up (2)", "nothing is tried again after refused"
+    assert list(count_refusals(make(), failed).items()) == [(refused, 3), (used_up, 2)]
+    assert count_refusals(make(0), failed) == {}
 
 
 def test_an_end_that_is_still_to_come_delays_nothing() -> None:

@@ -75,7 +75,11 @@ def test_what_a_grid_job_leaves_behind_is_an_orphan(toy: ToySystem) -> None:
     [
         pytest.param((), "R", False, id="in its epilogue"),
         pytest.param(("caught TERM 1050",), "R", True, id="told to end"),
-        pytest.param(("signal TERM", "exit 143"), "R", True, id="only its program was told in time"),
+        *(
+            pytest.param((f"signal {name}", "exit 143"), "R", True, id=f"only its program, by {name}")
+            for name in ("TERM", "INT", "HUP", "XCPU", "KILL")
+        ),
+        pytest.param(("signal SEGV", "exit 139"), "R", False, id="a crash"),
         pytest.param((), "PD", True, id="queued again"),
     ],
 )

@@ -1,5 +1,6 @@
 """What all tests share: accounts in temporary folders, whose databases are checked against the schema afterwards."""
 
+import gc
 import itertools
 import logging
 import logging.handlers
@@ -53,6 +54,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("waits_long") is None)
 
 
+def pytest_configure() -> None:
+    """Look for no garbage while tests are collected: what is made stays, and to look takes a third of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, among what the tests make."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
     """Let pytest remove what earlier runs have left, in a call for each level: a tree too deep for it is no failure."""
@@ -65,57 +77,47 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return _make_folder(tmp_path_factory, request.node.name)
 
 
+# One for all of it: pytest takes longer for a fixture than many a test for what it does.
 @pytest.fixture(autouse=True)
-def _patient_with_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that is told to give up may need long to hear of it on a busy machine, and would end the tests' process."""
-    monkeypatch.setattr(time_limit, "_GRACE", 600.0)
-
-
-@pytest.fixture(autouse=True)
-def _own_logging() -> Iterator[None]:
-    """What a test has a program of ours log to, no later test has its output in."""
+def _own_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test sees who runs it, or what an earlier one has changed; what it leaves in databases is valid."""
+    tmp_path: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     root = logging.getLogger()
     level = root.level
-    yield
+    # A program of ours that a test runs in its own process sets another, in which the next tests' files are closed.
+    umask = os.umask(0o022)
+    with pytest.MonkeyPatch.context() as patch:
+        _part_from_machine(patch, _make_folder(tmp_path_factory, "home"))
+        yield
+    os.umask(umask)
     root.setLevel(level)
+    # What a test has a program of ours log to, no later test has its output in.
     for handler in [*root.handlers]:
         if type(handler) in (logging.StreamHandler, logging.FileHandler, logging.handlers.RotatingFileHandler):
             root.removeHandler(handler)
+    if tmp_path:
+        _check_databases(tmp_path)
 
 
-@pytest.fixture(autouse=True)
-def _own_umask() -> Iterator[None]:
-    """A program of ours that a test runs in its own process sets another, in which the next tests' files are closed."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
-
-
-@pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test sees the account, the configuration or the job of whoever runs it."""
+def _part_from_machine(patch: pytest.MonkeyPatch, home: Path) -> None:
+    """Hide the account, the configuration and the job of whoever runs the tests."""
     for name in [name for name in os.environ if name.startswith("SAMGRID_")]:
-        monkeypatch.delenv(name)
-    home = _make_folder(tmp_path_factory, "home")
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
-    # Nor what the machine's own site file says; programs that a test starts are told by the environment instead.
-    monkeypatch.setattr(read_configuration, "__defaults__", (Path("/nonexistent"),))
+        patch.delenv(name)
+    patch.setenv("HOME", str(home))
+    patch.setenv("XDG_STATE_HOME", str(home / "state"))
+    # The machine's own site file, too; programs that a test starts are told by the environment instead.
+    patch.setattr(read_configuration, "__defaults__", (Path("/nonexistent"),))
     # A program that goes elsewhere, as a fork starter does, leaves the next test where it was.
-    monkeypatch.chdir(Path.cwd())
+    patch.chdir(Path.cwd())
+    # Code that is told to give up may need long to hear of it on a busy machine, and would end the tests' process.
+    patch.setattr(time_limit, "_GRACE", 600.0)
 
 
-@pytest.fixture(autouse=True)
-def _every_database_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
+def _check_databases(folder: Path) -> None:
     """Whatever a test did: the documents it leaves behind validate against the published schema."""
-    if "tmp_path" not in request.fixturenames:
-        yield
-        return
-    tmp_path: Path = request.getfixturevalue("tmp_path")
-    yield
-    for folder, _, files in os.walk(tmp_path):
+    for place, _, files in os.walk(folder):
         if "jobs.db" in files:
-            database = Database(Path(folder, "jobs.db"))
+            database = Database(Path(place, "jobs.db"))
             schema = load_schema()
             assert schema.validate(database.to_xml(leave_out=lambda _: None)), schema.error_log
             database.close()

@@ -12,7 +12,8 @@ from statistics import median
 
 from grid_report import Row
 
-from tests.real.site import ACCOUNT, Site, wait_until
+from tests.real.site import ACCOUNT, Site
+from tests.waiting import wait_until
 
 REGISTRATION_TARGETS = {10_000: 5.0, 1_000: 1.0}
 """Local jobs → seconds."""

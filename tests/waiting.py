@@ -9,10 +9,10 @@ from pathlib import Path
 SECONDS = 600.0
 """Longer than anything takes that will happen at all: there is no other limit in the tests."""
 _OFTEN = 0.01
-_SELDOM = 1.0
+_SELDOM = 5.0
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
+def wait_until(is_so: Callable[[], bool], what: str = "it did not happen") -> None:
     """Return as soon as something is so; the test fails where it is not so in time.
 
     To ask takes a quarter of the time at most, so that what is waited for is not kept from happening.
@@ -23,7 +23,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         if is_so():
             return
         now = time.monotonic()
-        assert now < deadline, f"it did not happen within {SECONDS} seconds"
+        assert now < deadline, f"not within {SECONDS:.0f} s: {what}"
         time.sleep(min(max(_OFTEN, 3 * (now - asked)), _SELDOM))
 
 

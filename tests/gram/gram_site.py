@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.site import ACCOUNT, run_system, wait_until
-from tests.waiting import SECONDS
+from tests.real.site import ACCOUNT, run_system
+from tests.waiting import SECONDS, wait_until
 
 OURS = "jobmanager-samgrid"
 FORK = "jobmanager-samgrid-test-fork"

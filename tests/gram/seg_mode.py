@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.gram.gram_site import GramSite, configured
-from tests.real.site import ACCOUNT, wait_until
+from tests.real.site import ACCOUNT
+from tests.waiting import wait_until
 
 EVENTS = Path("/var/lib/globus/globus-seg-samgrid")
 

@@ -3,7 +3,7 @@
 import re
 
 from tests.gram.gram_site import FORK, OURS, GramSite
-from tests.real.site import wait_until
+from tests.waiting import wait_until
 
 
 def test_globus_job_run_says_the_same_as_under_fork(gram: GramSite) -> None:

@@ -10,8 +10,7 @@ import pytest
 from tests.clients_of_gram import REQUESTS, render_globus_rsl, write_files
 from tests.gram.gram_site import FORK, OURS, GramSite, Outcome, sh
 from tests.gram.test_problems import send_signal
-from tests.real.site import wait_until
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, wait_until
 
 GASS = "$(GRIDMANAGER_GASS_URL)"
 STDIO_UPDATE = "7"

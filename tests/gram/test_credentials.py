@@ -1,7 +1,7 @@
 """A proxy that a client renews through a real GRAM reaches the program that runs."""
 
 from tests.gram.gram_site import OURS, GramSite, configured, sh
-from tests.real.site import wait_until
+from tests.waiting import wait_until
 
 WAIT = """cp "$X509_USER_PROXY" before; true >started
 while cmp -s "$X509_USER_PROXY" before; do sleep 1; done

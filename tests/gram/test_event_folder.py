@@ -8,8 +8,8 @@ import pytest
 from tests.gram.gram_site import OUR_PROGRAMS, OURS, GramSite, sh
 from tests.gram.seg_mode import EVENTS, give_events_to, in_seg_mode, read_events
 from tests.gram.test_problems import write_job
-from tests.real.site import ACCOUNT, wait_until
-from tests.waiting import SECONDS
+from tests.real.site import ACCOUNT
+from tests.waiting import SECONDS, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 from tests.gram.gram_site import FORK, OURS, GramSite, Outcome, sh
 from tests.gram.seg_mode import EVENTS, collecting, in_seg_mode, read_events
 from tests.gram.test_problems import USER_CANCELLED, restarted, write_job
-from tests.real.site import ACCOUNT, wait_until
-from tests.waiting import SECONDS
+from tests.real.site import ACCOUNT
+from tests.waiting import SECONDS, wait_until
 
 COMMAND = "(samgrid_type=command)"
 

@@ -11,8 +11,7 @@ import pytest
 
 from batch_adapters.states import State
 from tests.gram.gram_site import OUR_PROGRAMS, OURS, GramSite, sh
-from tests.real.site import wait_until
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, wait_until
 
 SENDER = Path(__file__).with_name("send_signal.py")
 SIGNALLING_JOB = 107

@@ -11,8 +11,8 @@ from batch_adapters.states import State
 from tests.gram.gram_site import FORK, OURS, GramSite, Outcome, configured, sh, without_details
 from tests.gram.seg_mode import collecting, in_seg_mode, read_events
 from tests.gram.test_problems import SIGNALLING_JOB, send_signal, write_job
-from tests.real.site import ROOT, Site, wait_until
-from tests.waiting import SECONDS
+from tests.real.site import ROOT, Site
+from tests.waiting import SECONDS, wait_until
 
 SLURM_CONFIGURATION = Path("/etc/slurm/slurm.conf")
 SAME = {

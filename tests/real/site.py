@@ -6,8 +6,7 @@ import os
 import pwd
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from sandbox.files import kept_open
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = ROOT / "tests" / "integration" / "systems"
@@ -25,18 +24,6 @@ SKIP = 77
 """Exit code of a script that cannot bring its batch system up here; its last words say why."""
 PYTHON = "/usr/bin/python3"
 """The system's own: the account must be able to run it, and so must its jobs."""
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    """Look for a quarter of the time at most: each look is a process, and the batch system needs the processor, too."""
-    deadline = time.monotonic() + SECONDS
-    while True:
-        asked = time.monotonic()
-        if is_so():
-            return
-        now = time.monotonic()
-        assert now < deadline, f"not within {SECONDS:.0f} s: {what}"
-        time.sleep(min(max(0.1, 3 * (now - asked)), 5))
 
 
 @contextmanager

@@ -12,8 +12,9 @@ import pytest
 
 from batch_adapters.adapter import Refused
 from jobmanager.checks.offer import render_classad, render_ldif, send_classad
-from tests.real.site import Site, open_ground, wait_until
+from tests.real.site import Site, open_ground
 from tests.unit.jobmanager.checks.test_offer import OFFER, UNKNOWN
+from tests.waiting import wait_until
 
 SCHEMAS = Path(os.environ.get("SAMGRID_TEST_LDAP_SCHEMAS", "/etc/ldap/schema"))
 BASE = """\

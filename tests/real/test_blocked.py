@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.real.site import Site, wait_until
+from tests.real.site import Site
+from tests.waiting import wait_until
 
 HOLD = {
     "slurm": (("scontrol", "requeuehold"), "job requeued in held state"),

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.real.site import ROOT, Site, wait_until
+from tests.real.site import ROOT, Site
+from tests.waiting import wait_until
 
 HELD = {"slurm": "(batch_options=--hold)", "sge": "(batch_options=-h)"}
 """How a local job is submitted held."""

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.real.site import Site, wait_until
+from tests.real.site import Site
+from tests.waiting import wait_until
 
 HAVE = {
     "slurm": "$SLURM_CPUS_PER_TASK cores $SLURM_GPUS_ON_NODE GPU",

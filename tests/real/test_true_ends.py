@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.real.site import Site, wait_until
+from tests.real.site import Site
+from tests.waiting import wait_until
 
 SCRIPT = "sleep 300; echo x"
 """Its shell ends with 0 where the signal reaches the sleep first."""

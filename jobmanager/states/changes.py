@@ -95,8 +95,8 @@ def forget_future(jobs: Iterable[LocalJob], now: float) -> None:
 
 
 def is_recent(when: float, now: float, seconds: float) -> bool:
-    """True if less than so many seconds have passed; false for a time in the future: the clock was set back since."""
-    return -CLOCKS_DIFFER <= now - when < seconds
+    """True if less than so many seconds lie between these times; a later ``when``: the clock was set back since."""
+    return abs(now - when) < seconds
 
 
 def of_token(grid_job: str, token: str) -> Selection:

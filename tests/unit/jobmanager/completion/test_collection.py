@@ -114,9 +114,11 @@ def test_outputs_that_may_be_on_their_way_are_waited_for(
     toy.drives("17", *driver)
     toy.now = NOW + LAG - 1
     if awaited is not None:
-        with pytest.raises(Unreachable, match=f"20 s for 1 local job to {awaited}, first 17"):
-            collect_grid_job(toy.account, GRID_JOB)
-        assert not state_of(toy).is_final
+        # The batch system's, or the worker node's, clock may be fast.
+        for toy.now in (NOW - LAG + 1, NOW + LAG - 1):
+            with pytest.raises(Unreachable, match=f"20 s for 1 local job to {awaited}, first 17"):
+                collect_grid_job(toy.account, GRID_JOB)
+            assert not state_of(toy).is_final
         toy.now = NOW + LAG
     collect_grid_job(toy.account, GRID_JOB)
     assert state_of(toy).is_final

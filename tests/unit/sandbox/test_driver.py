@@ -899,9 +899,9 @@ def test_a_path_that_is_too_long_where_it_comes_back_keeps_nothing_else_away(ben
 
 def test_outputs_that_cannot_be_put_in_their_place_are_a_problem(plain_bench: Bench) -> None:
     argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo x >output/file"))])
-    path = stand_in(plain_bench, "mv", 'echo "mv: no: Read-only file system" >&2; exit 1')
+    path = stand_in(plain_bench, "mv", 'echo "mv: no: Permission denied" >&2; exit 1')
     assert plain_bench.run_prepared(argv, PATH=path) == 125
-    assert plain_bench.status.problem == "output could not be brought back: mv: no: Read-only file system"
+    assert plain_bench.status.problem == "output could not be brought back: mv: no: Permission denied"
     assert (plain_bench.status.exit_code, plain_bench.leftovers()) == (None, [])
 
 

@@ -17,7 +17,7 @@ from jobmanager.commands.arguments import Declare, Run, account_of
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-    _Subparsers = argparse._SubParsersAction["_CommandParser"]
+    _Subparsers = argparse._SubParsersAction["_Parser"]
 
 _MODULES = (grid_jobs, query, batch_system, accounting, service)
 """In the order of the help."""
@@ -124,7 +124,10 @@ def _make_parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping
     """The parser, and those of the commands by their names; only those among ``words`` have arguments."""
     parser = _Parser(prog="samgrid", description=_DESCRIPTION, formatter_class=_HelpFormatter)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
+    # Of other commands the list has the name and the first sentence. A parser each would make all a twentieth slower.
+    others = _Parser(add_help=False)
+    make: Any = lambda is_meant, **rules: _Parser(**rules) if is_meant else others  # noqa: E731 as if it were a class
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=make)
     for module in _MODULES:
         module.add_commands(partial(_add, subparsers, words))
     return parser, subparsers.choices
@@ -161,15 +164,6 @@ class _Parser(argparse.ArgumentParser):
             super().print_help(file)
         elif status := _show(self.prog, self.format_help()):
             self.exit(status)
-
-
-class _CommandParser(_Parser):
-    """A command's parser; of a command that is not meant only the name and the first sentence are needed."""
-
-    def __init__(self, is_meant: bool, **rules: Any) -> None:
-        # All of them would make each command a twentieth slower.
-        if is_meant:
-            super().__init__(**rules)
 
 
 def _show(name: str, text: str) -> int:

@@ -1,5 +1,6 @@
 """What the command line promises beside running jobs: help, clear errors, tidy files, and the fixed words."""
 
+import argparse
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,6 +121,19 @@ def test_the_manual_page_is_made_of_all_that_the_help_has() -> None:
     parser = cli.make_whole_parser()
     assert parser.parse_args(["status", "a", "--format", "json"]).format == "json"
     assert parser.parse_args(["cancel", "--name", "b*"]).name == "b*"
+
+
+def test_a_python_that_tries_each_commands_help_at_once_can_make_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python 3.14 does, in add_parser."""
+    add = argparse._SubParsersAction.add_parser
+
+    def add_and_check(self: Any, name: str, **rules: Any) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = add(self, name, **rules)
+        parser._get_formatter()
+        return parser
+
+    monkeypatch.setattr(argparse._SubParsersAction, "add_parser", add_and_check)
+    assert cli.main(["types"]) == 0
 
 
 def test_help_fills_paragraphs_and_leaves_commands_whole(

@@ -34,7 +34,9 @@ logger = logging.getLogger(__name__)
 
 _STDIN = ".samgrid-stdin"
 _PASSING = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
+    # A file system whose server is gone: NFS, or NFS mounted "softerr", and FUSE.
+    *(errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN),
     *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
 )
 """Errors of a disk or the machine, which are no fault of a handler's."""

@@ -97,6 +97,10 @@ def test_programs_of_grams_jobs_find_the_copy_of_grams_proxy(
     ("error", "expected"),
     [
         pytest.param(OSError(errno.ENOSPC, "No space left on device"), OSError, id="full disk"),
+        pytest.param(
+            OSError(errno.ENOTCONN, "Transport endpoint is not connected"), OSError, id="FUSE without its server"
+        ),
+        pytest.param(TimeoutError(errno.ETIMEDOUT, "Connection timed out"), OSError, id="NFS mounted softerr"),
         pytest.param(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), OSError, id="no process"),
         pytest.param(FileNotFoundError(errno.ENOENT, "No such file or directory"), HandlerError, id="no file"),
         pytest.param(OSError("no such run"), HandlerError, id="its own words"),

@@ -112,17 +112,17 @@ def run_limited(
     return QueryResult(tuple(_read_item(*item) for item in answer["items"]), tuple(answer["left_out"]))
 
 
-_NAME = re.compile(r"(?:(?<!<)/|\[|@)\s*([A-Za-z_][\w.-]*)(?![\w.-]|\s*[:(])", re.ASCII)
-"""In XPath, a name of an element or attribute without a prefix, not a function's nor an axis'."""
+_NAME = re.compile(r"(?:(?<!<)/|\[|@)\s*([A-Za-z_][\w.-]*)(?![\w.-]|\s*[:($])", re.ASCII)
+"""A name of an element or attribute without a prefix; not a function's, an axis', or a word before a variable."""
 
 
 def check_names(expression: str) -> list[str]:
-    """A sentence for each name in an expression that no document has, if one that they have may be meant."""
+    """A sentence for each name that the schema lacks, if one of its may be meant; programs' own XML may have it."""
     schema = etree.parse(SCHEMA_FILE).getroot()
     known = sorted({node.get("name", "") for node in schema.iter("{*}element", "{*}attribute")})
     names = dict.fromkeys(_NAME.findall(re.sub(r"\"[^\"]*\"|'[^']*'", "''", expression)))
     meant = {name: suggest(name, known) for name in names if name not in known}
-    return [f"nothing in the documents is called {name}{end}" for name, end in meant.items() if end]
+    return [f"the schema has no name {name}{end}" for name, end in meant.items() if end]
 
 
 def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:

@@ -339,6 +339,7 @@ def test_a_table_has_a_column_for_each_name_that_occurs() -> None:
         pytest.param("//local-job/@State", ["state"], id="capitals"),
         pytest.param("//*[local-name()='stat']/../child::*[re:test(@host, '/stat[@stat]')]", [], id="other words"),
         pytest.param("for $j in //local-job return <stat>{$j/@id - 1}</stat>", [], id="elements made by XQuery"),
+        pytest.param("//grid-job[some $j in local-job satisfies $j/@id]", [], id="words of XQuery"),
         pytest.param("//luminosity", [], id="nothing alike"),
     ],
 )
@@ -348,5 +349,5 @@ def test_names_that_are_misspelt_are_told_with_what_may_be_meant(expression: str
 
 def test_the_command_tells_a_misspelt_name_beside_the_answer(jobs: Account, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["query", "--state-dir", str(jobs.places.root), "count(//grid-jop)"]) == 0
-    told = "samgrid query: nothing in the documents is called grid-jop (did you mean grid-job?)\n"
+    told = "samgrid query: the schema has no name grid-jop (did you mean grid-job?)\n"
     assert capsys.readouterr() == ("0\n", told)

@@ -214,6 +214,10 @@ def test_what_is_not_there_is_said(state: Path) -> None:
             asked_by_number()
     assert "there is no grid job zzzzzzzz" in JobHandle("zzzzzzzz", str(state))._repr_html_()
     assert grid_jobs(state_dir=state / "elsewhere") == []
+    assert grid_job(job, state_dir=state / "elsewhere") == job
+    for ask_by_handle in (grid_job, lambda gone: query("1", job=gone)):
+        with pytest.raises(UnknownJob, match="no grid job has the name"):
+            ask_by_handle(JobHandle("zzzzzzzz", str(state)))
 
 
 def test_a_handle_says_what_the_commands_say(samgrid: Samgrid, state: Path) -> None:

@@ -270,14 +270,14 @@ def grid_job(word: JobHandle | str, *, state_dir: str | os.PathLike[str] | None 
 
     :raises UnknownJob: there is none, or several.
     """
-    with _opened(state_dir) as account:
+    with _opened(word.state_dir if isinstance(word, JobHandle) else state_dir) as account:
         return JobHandle(_find(account, word), str(account.places.root))
 
 
 def _find(account: "Account", job: JobHandle | str) -> str:
     if not isinstance(job, JobHandle | str):
         raise BadArgument(f"a grid job is named by its id or its name, a text, not by {job!r}")
-    return job.id if isinstance(job, JobHandle) else account.database.grid_jobs.find(job)
+    return account.database.grid_jobs.find(job.id if isinstance(job, JobHandle) else job)
 
 
 def grid_jobs(

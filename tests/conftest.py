@@ -9,7 +9,7 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -54,15 +54,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("waits_long") is None)
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Look for no garbage while tests are collected: what is made stays, and to look takes a third of the time."""
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Look for garbage from now on, among what the tests make."""
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -916,38 +916,62 @@ def test_a_full_disk_is_waited_for(bench: Bench) -> None:
     assert bench.status.problem is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
-@pytest.mark.parametrize("is_full", ["at the start", "at the end"])
-def test_a_disk_without_room_for_the_status_file_is_waited_for(bench: Bench, is_full: str) -> None:
+@pytest.fixture
+def small_disk(bench: Bench) -> Iterator[Path]:
+    """The folder of results is a disk of its own; the file on it that takes all room."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", bench.results], check=False).returncode:
         pytest.skip("a small disk cannot be mounted here")
-    filler = bench.results / "filler"
+    (bench.results / "reports").mkdir()
+    yield bench.results / "filler"
+    subprocess.run(["umount", "--lazy", bench.results], check=True)
+
+
+def fill(filler: Path) -> None:
+    with contextlib.suppress(OSError), filler.open("wb", 0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+@pytest.mark.parametrize("is_full", ["at the start", "at the end"])
+def test_a_disk_without_room_for_the_status_file_is_waited_for(bench: Bench, small_disk: Path, is_full: str) -> None:
     # What fits into the last block would still be written.
     script = f"""import os, sys
 status = os.environ["SAMGRID_STATUS"]
 with open(status, "a") as file:
     file.write("\\n" * (4096 - os.stat(status).st_size % 4096))
 try:
-    with open({str(filler)!r}, "wb", 0) as file:
+    with open({str(small_disk)!r}, "wb", 0) as file:
         while True:
             file.write(bytes(4096))
 except OSError:
     sys.exit(1)"""
-    try:
-        (bench.results / "reports").mkdir()
-        command = ("/bin/true",) if is_full == "at the start" else (sys.executable, "-c", script)
-        argv = bench.prepare([LocalJobEntry(command)])
-        make_room = f'[ "$1" = 10 ] || exec /bin/sleep "$1"; rm -f {shlex.quote(str(filler))}'
-        if is_full == "at the start":
-            with contextlib.suppress(OSError), filler.open("wb", 0) as file:
-                while True:
-                    file.write(bytes(4096))
-        assert bench.run_prepared(argv, PATH=stand_in(bench, "sleep", make_room)) == int(is_full == "at the end")
-        assert not filler.exists()
-        assert bench.status.end is not None
-        assert bench.status.problem is None
-    finally:
-        subprocess.run(["umount", "--lazy", bench.results], check=True)
+    command = ("/bin/true",) if is_full == "at the start" else (sys.executable, "-c", script)
+    argv = bench.prepare([LocalJobEntry(command)])
+    make_room = f'[ "$1" = 10 ] || exec /bin/sleep "$1"; rm -f {shlex.quote(str(small_disk))}'
+    if is_full == "at the start":
+        fill(small_disk)
+    assert bench.run_prepared(argv, PATH=stand_in(bench, "sleep", make_room)) == int(is_full == "at the end")
+    assert not small_disk.exists()
+    assert bench.status.end is not None
+    assert bench.status.problem is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_who_waits_for_room_before_the_program_was_started_may_be_told_to_end(bench: Bench, small_disk: Path) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/true",))])
+    fill(small_disk)
+    path = stand_in(bench, "sleep", 'echo >>"$0.naps"; kill -s TERM "$PPID"')
+    assert bench.run_prepared(argv, PATH=path) == 125
+    assert (bench.sandbox / "tools" / "sleep.naps").read_text() == "\n"
+
+
+def test_a_warning_to_the_whole_group_keeps_no_start_from_being_noted(bench: Bench) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/true",))])
+    (bench.results / "k3f9zq2m.t-1.1.status").symlink_to("nowhere")  # whose removal takes time
+    path = stand_in(bench, "rm", 'kill -s USR1 "$PPID"; exec /bin/rm "$@"')
+    assert bench.run_prepared(argv, PATH=path) == 0
+    assert bench.status.exit_code == 0
 
 
 @pytest.mark.parametrize("language", ["C", "de_DE.UTF-8"])

@@ -1,5 +1,7 @@
-"""Who may look at the status page, and what every answer tells browsers."""
+"""Who may look at the status page, what every answer tells browsers, and whose a connection is."""
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from starlette.testclient import TestClient
 
 from jobmanager import UserError
 from jobmanager.web import access
-from jobmanager.web.access import COOKIE, Guard, make_token, read_token
+from jobmanager.web.access import COOKIE, Guard, find_peer_uid, make_token, read_token
 from jobmanager.web.serving import read_listen
 
 TOKEN = "a-token-of-24-characters"
@@ -226,3 +228,49 @@ def test_an_address_and_its_port_are_read(text: str, host: str, port: int) -> No
 def test_anything_else_is_no_address(text: str) -> None:
     with pytest.raises(UserError, match="--listen"):
         read_listen(text)
+
+
+# --- whose a connection is
+
+
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
+)
+def test_the_other_end_of_a_connection_is_known_by_its_user(family: socket.AddressFamily, host: str) -> None:
+    listener = socket.socket(socket.AF_INET6 if host == "::1" else socket.AF_INET)
+    with listener, socket.socket(family) as client:
+        try:
+            listener.bind((host.removeprefix("::ffff:"), 0))
+            listener.listen()
+            client.connect((host, listener.getsockname()[1]))
+        except OSError as error:
+            pytest.skip(f"no IPv6 here: {error}")
+        server, address = listener.accept()
+        with server:
+            assert find_peer_uid(address[:2], server.getsockname()[:2]) == os.geteuid()
+            assert find_peer_uid((address[0], 1), server.getsockname()[:2]) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account for a moment")
+def test_a_process_of_another_account_is_known_for_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        os.seteuid(65534)
+        try:
+            client = socket.socket()
+        finally:
+            os.seteuid(0)
+        client.connect(listener.getsockname())
+        server, address = listener.accept()
+        with client, server:
+            assert find_peer_uid(address, server.getsockname()) == 65534
+
+
+def test_a_socket_that_its_owner_has_closed_is_nobody_s() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        server, address = listener.accept()
+        with server:
+            assert find_peer_uid(address, server.getsockname()) == os.geteuid()
+            # The kernel keeps it, as root's, until the other end closes, too.
+            client.close()
+            assert find_peer_uid(address, server.getsockname()) is None

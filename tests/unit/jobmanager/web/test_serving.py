@@ -5,7 +5,6 @@ import contextlib
 import errno
 import logging
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from jobmanager.web import serving
-from jobmanager.web.access import Address, find_peer_uid
+from jobmanager.web.access import Address
 from jobmanager.web.serving import Connection, ConnectionErrors
 from tests.waiting import SECONDS
 
@@ -172,49 +171,3 @@ def test_what_cannot_be_accepted_is_a_line_and_no_traceback(caplog: pytest.LogCa
         assert caplog.messages == ["some connections cannot be served: Too many open files"]
         errors.log(loop, {"message": "a fault of ours", "exception": ValueError("why")})
     assert caplog.messages[1:] == ["a fault of ours"]
-
-
-# --- whose
-
-
-@pytest.mark.parametrize(
-    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
-)
-def test_the_other_end_of_a_connection_is_known_by_its_user(family: socket.AddressFamily, host: str) -> None:
-    listener = socket.socket(socket.AF_INET6 if host == "::1" else socket.AF_INET)
-    with listener, socket.socket(family) as client:
-        try:
-            listener.bind((host.removeprefix("::ffff:"), 0))
-            listener.listen()
-            client.connect((host, listener.getsockname()[1]))
-        except OSError as error:
-            pytest.skip(f"no IPv6 here: {error}")
-        server, address = listener.accept()
-        with server:
-            assert find_peer_uid(address[:2], server.getsockname()[:2]) == os.geteuid()
-            assert find_peer_uid((address[0], 1), server.getsockname()[:2]) is None
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account for a moment")
-def test_a_process_of_another_account_is_known_for_one() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        os.seteuid(65534)
-        try:
-            client = socket.socket()
-        finally:
-            os.seteuid(0)
-        client.connect(listener.getsockname())
-        server, address = listener.accept()
-        with client, server:
-            assert find_peer_uid(address, server.getsockname()) == 65534
-
-
-def test_a_socket_that_its_owner_has_closed_is_nobody_s() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        server, address = listener.accept()
-        with server:
-            assert find_peer_uid(address, server.getsockname()) == os.geteuid()
-            # The kernel keeps it, as root's, until the other end closes, too.
-            client.close()
-            assert find_peer_uid(address, server.getsockname()) is None

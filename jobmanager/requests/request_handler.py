@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,7 @@ def find_steps(adapter: JobAdapter) -> Sequence[Step]:
     :raises HandlerError: the handler failed.
     """
     with blaming(f"handler {adapter.jobType}"):
-        steps = list(adapter.getSteps())
-        for step in steps:
-            _check_step(step)
+        steps = [_read_step(step) for step in adapter.getSteps()]
         names = [step.name for step in steps]
     if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
         raise HandlerError(f"handler {adapter.jobType}: getSteps gives names that are no names, or twice: {names}")
@@ -99,14 +98,21 @@ def find_steps(adapter: JobAdapter) -> Sequence[Step]:
     return steps
 
 
-def _check_step(step: object) -> None:
+def _read_step(step: object) -> Step:
+    """A step as it is declared: lists do as well as tuples."""
     if not isinstance(step, Step):
         raise TypeError(f"getSteps gave {step!r}, which is no adapters.Step")
-    if not (isinstance(step.request, tuple) and all(map(_is_relation, step.request))):
+    request = _freeze(step.request)
+    if not (isinstance(request, tuple) and all(map(_is_relation, request))):
         raise TypeError(
             f"getSteps: the request of {step.name!r} is no tuple of attributes, each with a tuple of its values, as in"
             ' (("samgrid_type", ("command",)), ("count", ("3",)))'
         )
+    return replace(step, request=request)
+
+
+def _freeze(given: object) -> object:
+    return tuple(map(_freeze, given)) if isinstance(given, list | tuple) else given
 
 
 def _is_relation(given: object) -> bool:

@@ -5,6 +5,7 @@ import json
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -154,6 +155,19 @@ def test_a_structured_grid_job_is_what_its_steps_are(
     needs = {"a": (), "b": ("a",)}
     assert next_task_of_steps(named, needs, cancelled) is task
     assert aggregate_steps(named, needs) is state
+
+
+def test_a_handler_may_give_its_steps_requests_as_lists(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    request: Any = [["samgrid_type", ["command"]], ("executable", ["/bin/true"]), ["environment", [["A", "1"]]]]
+    find = CommandAdapter.getSteps
+    monkeypatch.setattr(
+        CommandAdapter, "getSteps", lambda self: [Step("a", request)] if self.request["name"] else find(self)
+    )
+    given = [("samgrid_type", ("command",)), ("executable", ("/bin/true",)), ("name", ("whole",))]
+    job_id = accept_grid_job(account, given, Path("/"))
+    advance_grid_job(account, job_id)
+    (step,) = account.database.grid_jobs.get(job_id).steps
+    assert account.database.grid_jobs.get(str(step.grid_job)).job_type == "command"
 
 
 NEEDS = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}

@@ -5,6 +5,7 @@ import functools
 import os
 import shlex
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ _ASK_TIME = 20.0
 _COMMANDS = ("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version", "analyze")
 _MOST = 20
 """Faults of documents that are told one by one."""
+_YOUNG = 3600.0
+"""Seconds in which a folder may be that of a grid job that is just being accepted."""
 _NOBODY = "doctor-0"
 """A token that no submission has."""
 
@@ -180,7 +183,7 @@ def _check_documents(account: Account) -> Iterator[Finding]:
 
 
 def _check_job_folders(account: Account) -> Iterator[Finding]:
-    folders = {folder.name for folder in account.places.jobs.glob("[a-z]" + "[a-z0-9]" * 7)}
+    folders = {folder.name for folder in account.places.jobs.glob("[a-z]" + "[a-z0-9]" * 7) if _is_old_folder(folder)}
     rows = account.database.grid_jobs.overview()
     for name in sorted(folders.difference(row.id for row in rows)):
         text = f"{account.places.jobs / name} belongs to no grid job: a removal that was interrupted may have left it"
@@ -190,6 +193,14 @@ def _check_job_folders(account: Account) -> Iterator[Finding]:
         if row.counts and not folder.is_dir():
             remedy = f"bring it back from where it was moved; or samgrid cancel {row.id}, samgrid remove {row.id}"
             yield Finding(Level.FAULT, f"grid job {row.id} ({row.state}) has no folder {folder}", remedy)
+
+
+def _is_old_folder(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_mtime < time.time() - _YOUNG
 
 
 def _examine(account: Account, name: str, one_of_many: bool, probe_time: float | None) -> Iterator[Finding]:

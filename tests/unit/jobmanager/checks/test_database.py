@@ -79,10 +79,13 @@ def test_a_grid_job_without_its_folder_is_found(account: Account) -> None:
 
 
 def test_a_folder_without_its_grid_job_is_found(account: Account) -> None:
-    account.places.grid_job("zzzzzzzz").mkdir(parents=True)
+    folder = account.places.grid_job("zzzzzzzz")
+    folder.mkdir(parents=True)
+    assert all(finding.level is Level.GOOD for finding in look(account)), "a grid job may just be accepted"
+    os.utime(folder, (0, 0))
     (finding,) = (finding for finding in look(account) if finding.level is not Level.GOOD)
     assert "zzzzzzzz belongs to no grid job" in finding.text
-    assert finding.remedy == f"rm -r {account.places.grid_job('zzzzzzzz')}"
+    assert finding.remedy == f"rm -r {folder}"
 
 
 def spoil(path: Path) -> None:

@@ -74,6 +74,8 @@ SGE = BatchAdapter(
                 "|error: no suitable queues|the advance reservation id .* is invalid)",
                 Answer.PERMANENT,
             ),
+            # A JSV's own words (jsv(1)), or what is wrong with it: nothing was sent.
+            Meaning(1, r"\AUnable to run job: (?!.*(qmaster|answer|receiv)).*\nExiting\.", Answer.LATER),
             Meaning(None, "qsub: (invalid option argument|Wrong)|qsub: unknown option", Answer.PERMANENT),
         ),
     ),

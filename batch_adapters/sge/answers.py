@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from signal import Signals
 from typing import TYPE_CHECKING
 
 from batch_adapters.adapter import Garbled, Job, read_range
@@ -46,12 +47,16 @@ CAUSES = {
 }
 
 _LIMITED = ("37", "100")
-"""Codes of jobs that a signal ended at a limit: 37 if the qmaster knew, 100 if kernel or execution daemon did it."""
+"""Codes of jobs that a signal ended at a hard limit: 37 if the qmaster knew, 100 if the execution daemon did it."""
 _LIMITS = {
-    # complex(5): the limit that a job asks for, and what qacct shows of its use.
-    "h_rt": ("ru_wallclock", Cause.TIME_LIMIT),
-    "h_cpu": ("cpu", Cause.CPU_LIMIT),
-    "h_vmem": ("maxvmem", Cause.MEMORY_LIMIT),
+    # complex(5): the limit that a job asks for, what qacct shows of its use, and the signal. If that ends
+    # only the program, as kernel and warnings do, the job ended by itself, with the program's exit status.
+    "h_rt": ("ru_wallclock", Cause.TIME_LIMIT, Signals.SIGKILL),
+    "h_cpu": ("cpu", Cause.CPU_LIMIT, Signals.SIGKILL),
+    "h_vmem": ("maxvmem", Cause.MEMORY_LIMIT, Signals.SIGKILL),
+    "s_rt": ("ru_wallclock", Cause.TIME_LIMIT, Signals.SIGUSR1),
+    "s_cpu": ("cpu", Cause.CPU_LIMIT, Signals.SIGXCPU),
+    "s_vmem": ("maxvmem", Cause.MEMORY_LIMIT, Signals.SIGXCPU),
 }
 _FIGURE = re.compile(r"(?:(\d{1,9}):)??(?:(\d{1,9}):)?(\d{1,15}(?:\.\d{1,9})?)([kKmMgGtT]?)[Bs]{0,2}")
 _UNITS = {"": 1, **{letter: 1024**power for power, pair in enumerate(("kK", "mM", "gG", "tT"), 1) for letter in pair}}
@@ -126,26 +131,28 @@ def read_history(printed: str) -> Iterable[Job]:
         ended.pop(local_id, None)
         if code not in GOES_ON:
             reason = words["failed"].partition(":")[2].strip()
-            cause, by = _read_cause(code, words)
+            cause, by, limit = _read_cause(code, exit_code, words)
+            reason = reason or limit
             # The output has everybody's jobs of that name.
             owner = words["owner"].strip()
             ended[local_id] = Job(local_id, f"failed {code}", exit_code, reason, token, owner, cause, by)
     return ended.values()
 
 
-def _read_cause(code: str, words: dict[str, str]) -> tuple[Cause | None, str]:
-    """The cause beyond ``failed``, and who deleted the job (later versions): a limit that it exceeded."""
+def _read_cause(code: str, exit_code: int, words: dict[str, str]) -> tuple[Cause | None, str, str]:
+    """The cause beyond ``failed``; who deleted the job (later versions), or a limit that it exceeded."""
     by = words.get("deleted_by", "NONE").partition("@")[0]
     if by not in ("NONE", ""):
-        return Cause.CANCELLED_OUTSIDE, by
-    if code not in _LIMITED:
-        return None, ""
-    asked = dict(re.findall(r"\b(h_\w+)=([^\s,]+)", f"{words.get('category')} {words.get('hard_resources')}"))
-    for name, (use, cause) in _LIMITS.items():
+        return Cause.CANCELLED_OUTSIDE, by, ""
+    if code not in (*ENDED_BY_ITSELF, *_LIMITED):
+        return None, "", ""
+    asked = dict(re.findall(r"\b([hs]_\w+)=([^\s,]+)", f"{words.get('category')} {words.get('hard_resources')}"))
+    for name, (use, cause, number) in _LIMITS.items():
+        is_enforced = exit_code == 128 + number or (code in _LIMITED and number is Signals.SIGKILL)
         limit, used = _read_figure(asked.get(name, "")), _read_figure(words.get(use, ""))
-        if limit is not None and used is not None and used >= limit:
-            return cause, ""
-    return None, ""
+        if is_enforced and limit is not None and used is not None and used >= limit:
+            return cause, "", f"{name}={asked[name]}"
+    return None, "", ""
 
 
 def _read_figure(text: str) -> float | None:

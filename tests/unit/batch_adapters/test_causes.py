@@ -16,6 +16,7 @@ from batch_adapters.pbs.answers import read_json_jobs
 from batch_adapters.registry import ADAPTERS, BadAdapter
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.rate_limiter import RateLimiter
+from batch_adapters.sge.answers import read_history
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import Cause, State
 from tests.unit.batch_adapters.recordings import RECORDED, by_scene, read_recordings
@@ -207,12 +208,32 @@ KILLED = next(
             {"failed": "100 : assumedly after job", "deleted_by": "ann@vm"}, Cause.CANCELLED_OUTSIDE, "ann", id="qdel"
         ),
         pytest.param({"failed": "0", "deleted_by": "NONE", "exit_status": "0"}, None, "", id="ended by itself"),
+        # Only the program died: its driver brought the outputs back, and ended with its exit status.
+        *(
+            pytest.param(
+                {"failed": "0", "category": f"-l {limit}", "exit_status": exit_status, use: used}, cause, "", id=name
+            )
+            for limit, use, used, exit_status, cause, name in (
+                ("s_rt=15", "ru_wallclock", "19s", "138 (User defined signal 1)", Cause.TIME_LIMIT, "s_rt"),
+                ("s_rt=15", "ru_wallclock", "19s", "3", None, "an exit code of its own after s_rt"),
+                ("s_rt=15", "ru_wallclock", "9s", "138 (User defined signal 1)", None, "USR1 before s_rt"),
+                ("s_cpu=4", "cpu", "4.542s", "152 (CPU time limit exceeded)", Cause.CPU_LIMIT, "s_cpu"),
+                ("s_vmem=1G", "maxvmem", "1.1GB", "152 (CPU time limit exceeded)", Cause.MEMORY_LIMIT, "s_vmem"),
+                ("h_cpu=4", "cpu", "4.540s", "137 (Killed)", Cause.CPU_LIMIT, "h_cpu, by the kernel"),
+                ("h_cpu=4", "cpu", "4.540s", "0", None, "succeeded beyond h_cpu"),
+            )
+        ),
         pytest.param({"failed": "19 : before writing exit_status"}, Cause.NODE_LOST, "", id="its shepherd died"),
         pytest.param({"failed": "15 : in epilog"}, None, "", id="after its end"),
     ],
 )
 def test_grid_engine(words: dict[str, str], cause: Cause | None, by: str) -> None:
     assert read_one(find_adapter("sge", {}), "history", edit_record(KILLED, **words))[2:] == (cause, by)
+
+
+def test_grid_engine_names_the_limit_where_it_gives_no_reason_itself() -> None:
+    words = {"failed": "0", "exit_status": "138", "category": "-l s_rt=1", "ru_wallclock": "19s"}
+    assert [job.reason for job in read_history(edit_record(KILLED, **words))] == ["s_rt=1"]
 
 
 # --- HTCondor

@@ -60,6 +60,8 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "bad value of a resource": "permanent",
         "array too large": "permanent",
         "no room in queue with -w e": "permanent",
+        "refused by a JSV of the site": "later",
+        "a JSV that is broken": "later",
         # We never ask for it: no pattern says what it means.
         "no script": "unknown",
         "advance reservation": "permanent",

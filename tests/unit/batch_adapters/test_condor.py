@@ -78,10 +78,6 @@ def test_nothing_there_is_an_empty_answer(title: str) -> None:
     assert read_recorded(title) == []
 
 
-def test_a_pool_that_keeps_no_history_has_answered() -> None:
-    assert RECORDINGS["history, none kept"].judge(CONDOR.history) is Answer.ABSENT
-
-
 def test_a_state_with_an_unknown_number_keeps_its_number() -> None:
     assert list(read_queue('[{"ClusterId": 1, "ProcId": 2, "JobStatus": 77}]')) == [Job("1.2", "77")]
 

@@ -84,6 +84,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "qmaster stopped: *": "unknown",
     },
     ("condor", "condor-commands.txt"): {
+        "history, none kept": "absent",
         "submit, no such folder": "permanent",
         "submit, no spelling": "permanent",
         "submit, line break": "permanent",

@@ -125,8 +125,11 @@ class BatchSystem:
 
     def status(self, local_id: str) -> LocalStatus | None:
         """One local job; None if the batch system answers that there is none."""
-        found = self._jobs(self.adapter.status, self.adapter.read_jobs, {"id": local_id})
-        return next((status for status in found if status.local_id == local_id), None)
+        return next((status for status in self.find_by_id(local_id) if status.local_id == local_id), None)
+
+    def find_by_id(self, local_id: str) -> list[LocalStatus]:
+        """The local jobs of an array, or one, by id, whatever their token is by now; the answer may contain others."""
+        return self._jobs(self.adapter.status, self.adapter.read_jobs, {"id": local_id})
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Cancel local jobs, or whole arrays; an event or a query will tell when they have ended."""

@@ -138,7 +138,14 @@ def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], 
         and missing[key.local_id][0] >= MISSING_ANSWERS
         and asked - missing[key.local_id][1] >= patience
     ]
-    _change(account, hopeless, partial(_mark_lost, system.adapter.name, asked))
+    # Its owner, or an administrator, may have changed the token by which it is asked for.
+    arrays = {system.adapter.naming.array_of(key.local_id) for key in hopeless}
+    by_id = {status.local_id: status for array in sorted(arrays) for status in system.find_by_id(array)}
+    shown = {key: by_id[key.local_id] for key in hopeless if key.local_id in by_id}
+    shown = {key: status for key, status in shown.items() if status.is_of(key.token)}
+    _apply(account, shown, asked)
+    lost = [key for key in hopeless if key not in shown]
+    _change(account, lost, partial(_mark_lost, system.adapter.name, asked))
 
 
 def _count_answers(

@@ -40,7 +40,7 @@ _OUTCOMES = (
     Meaning(4, "", Answer.ABSENT),
     Meaning(5, "", Answer.LATER),
 )
-_READ = Lines(r"(?P<id>\S+) (?P<state>\S+) (?P<token>\S+) (?:-|(?P<exit>\d+))(?: (?P<reason>.+))?")
+_READ = Lines(r"(?P<id>\S+) (?P<state>\S+) (?P<token>\S*) (?:-|(?P<exit>\d+))(?: (?P<reason>.+))?")
 
 
 class ToySystem:
@@ -55,7 +55,7 @@ class ToySystem:
         self._program = folder / "toy"
         self._program.write_text('#!/bin/sh\necho "$*" >>"${0%/*}/calls"\n. "${0%/*}/$1.answer"\n')
         self._program.chmod(0o700)
-        for kind in ("submit", "queue", "find", "history", "cancel", *_SIGNALS):
+        for kind in ("submit", "queue", "find", "status", "history", "cancel", *_SIGNALS):
             self.answers(kind)
         self.adapter = self._make_adapter()
         monkeypatch.setattr(
@@ -74,6 +74,7 @@ class ToySystem:
             naming=Naming(r"(?P<id>\d+)", single="{id}", element="{id}_{n}", array="{id}"),
             queue=command("queue"),
             find=command("find", "{{ token }}"),
+            status=command("status", "{{ id }}"),
             history=command("history", "{{ token }}"),
             cancel=command("cancel", "{{ ids* }}"),
             suspend=command("suspend", "{{ ids* }}"),

@@ -23,8 +23,8 @@ _HELD_FOR_MEMORY = (21, 102)
 # condor_rm appends this to whatever reason people give.
 _REMOVED_BY = re.compile(r".*\(by user ([^\s()@]+)[^\s()]*\)", re.DOTALL)
 # The wall time limit, as our submit description spells it; an administrator may have put in another expression.
-_REMOVED_ITSELF = (
-    "The job attribute PeriodicRemove expression '(JobStatus == 2 && time() - JobCurrentStartExecutingDate > "
+REMOVED_ITSELF = (
+    "The job attribute PeriodicRemove expression '(JobStatus == 2 && time() - JobCurrentStartExecutingDate "
 )
 
 
@@ -71,7 +71,7 @@ def _read_ad(ad: dict[str, Any]) -> Job:
 def _read_cause(status: int, reason: str, ad: dict[str, Any]) -> Cause | None:
     if status == 5:
         return _read_hold(ad, "HoldReason")
-    if status == 3 and reason.startswith(_REMOVED_ITSELF):
+    if status == 3 and reason.startswith(REMOVED_ITSELF):
         return Cause.TIME_LIMIT
     if status == 3 and ad.get("LastJobStatus") == 5:
         return _read_hold(ad, "LastHoldReason")

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
 
+from batch_adapters.condor.answers import REMOVED_ITSELF
 from batch_adapters.generator.local_time import LocalStamps
 from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, remember
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 
 _CONFIG_SECONDS = 10.0
 
@@ -77,9 +78,9 @@ def _make_form(name: bytes, number: bytes, string: bytes) -> _Form:
 _JSON_FORM = _make_form(rb'  "', rb'": ', rb'": "')
 _XML_FORM = _make_form(rb'    <a n="', rb'"><i>', rb'"><s>')
 # The line of the reason. condor_rm appends this to whatever reason people give.
-_REMOVED_BY = re.compile(
-    rb'^(?:\t|  "Reason": "|    <a n="Reason"><s>)[^\n]*\(by user ([^\s()@]+)[^\s()]*\)(?:$|"|</s>)', re.MULTILINE
-)
+_REASON = rb'^(?:\t|  "Reason": "|    <a n="Reason"><s>)'
+_REMOVED_BY = re.compile(_REASON + rb'[^\n]*\(by user ([^\s()@]+)[^\s()]*\)(?:$|"|</s>)', re.MULTILINE)
+_REMOVED_ITSELF = re.compile(_REASON + re.escape(REMOVED_ITSELF.encode()).replace(b"&", rb"&(?:amp;)?"), re.MULTILINE)
 
 
 def _read_id(ad: bytes, form: _Form) -> tuple[dict[bytes, bytes], bytes, bytes, bytes]:
@@ -90,8 +91,8 @@ def _read_id(ad: bytes, form: _Form) -> tuple[dict[bytes, bytes], bytes, bytes, 
     return numbers, number.zfill(3) if is_whole else b"", cluster, proc
 
 
-def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Who removed which job."""
+def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes | Cause]]:
+    """Who removed which job; the wall time limit may have."""
     text = b"\n" + block
     for record in _RECORD.finditer(text):
         number, cluster, proc, *_, json, xml = record.groups()
@@ -100,6 +101,8 @@ def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         reason = json or xml or text[record.end() : text.find(b"\n...\n", record.end())]
         if number == _ABORTED and (by := _REMOVED_BY.search(reason)):
             yield b"%b.%b" % (cluster, proc), by[1]
+        elif number == _ABORTED and _REMOVED_ITSELF.search(reason):
+            yield b"%b.%b" % (cluster, proc), Cause.TIME_LIMIT
 
 
 def _render_change(number: bytes, code: bytes, signal: bytes) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from batch_adapters.generator.follow import DatedFiles, Follower, RotatedFile, Source
 from batch_adapters.generator.local_time import be_in_zone, find_zone
+from batch_adapters.states import Cause
 from sandbox.files import kept_open
 
 _ZONE_INTERVAL = 900.0
@@ -112,16 +113,17 @@ class LogModule:
     """The log's name within its folder, for ``--log FOLDER``."""
     dated_files: bool = False
     """The log is a folder of files ``YYYYMMDD``, not one file with rotated ones (``.1``, ``.old``) beside it."""
-    read_deletions: Callable[[bytes], Iterable[tuple[bytes, bytes]]] | None = None
-    """Reads the deletions in a block of complete records: the id of the job or array, and the user, for which 001 lines
-    have no room; without a user: what was said before was no deletion. None: they are not in the log."""
+    read_deletions: Callable[[bytes], Iterable[tuple[bytes, bytes | Cause]]] | None = None
+    """Reads the deletions in a block of complete records: the id of the job or array, and the user, or the limit at
+    which it was removed, for which 001 lines have no room; without a user: what was said before was no deletion. None:
+    they are not in the log."""
 
     def open_feed(self, settings: FeedSettings) -> Feed:
         """A feed that follows the log; raises OSError if it exists but cannot be read, or LogNotKnown."""
         return LogFeed(self, settings)
 
-    def find_deletions(self, log: Path, ids: Container[str], since: int) -> dict[str, str]:
-        """The users who deleted some of the jobs ``ids`` since a second, by id.
+    def find_deletions(self, log: Path, ids: Container[str], since: int) -> dict[str, str | Cause]:
+        """The users who deleted some of the jobs ``ids`` since a second, or the limits that did, by id.
 
         :raises OSError: the log cannot be read.
         """
@@ -130,8 +132,8 @@ class LogModule:
         follower = Follower(find_source(self, log), self.record_ends)
         follower.start(since, self.new_parser().read_time)
         found = (deletion for block in follower.read_blocks() for deletion in self.read_deletions(block))
-        named = ((os.fsdecode(local_id), os.fsdecode(user)) for local_id, user in found)
-        return {local_id: user for local_id, user in named if local_id in ids}
+        named = ((os.fsdecode(name), by if isinstance(by, Cause) else os.fsdecode(by)) for name, by in found)
+        return {local_id: by for local_id, by in named if local_id in ids}
 
 
 def render_line(stamp: bytes, local_id: bytes, state: bytes, exit_code: bytes = b"0") -> bytes:

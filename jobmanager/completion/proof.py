@@ -219,8 +219,8 @@ _ZONE_DIFFERENCE = 86_400
 """Seconds: the log's local times may be of another zone than ours."""
 
 
-def _find_deletions(account: Account, batch: str, ids: Container[str], since: int) -> Mapping[str, str]:
-    """Which of these jobs and arrays somebody deleted since then, and who; nothing if we do not read the log."""
+def _find_deletions(account: Account, batch: str, ids: Container[str], since: int) -> Mapping[str, str | Cause]:
+    """Who, or what limit, deleted which of these jobs and arrays since then; nothing if we do not read the log."""
     settings = account.configuration.find_events(batch)
     system = find_batch_system(account, batch)
     if settings.source is not EventSource.LOG or settings.prefix or not system.adapter.event_module:
@@ -237,7 +237,9 @@ def _find_deletions(account: Account, batch: str, ids: Container[str], since: in
         return {}
 
 
-def _read_log_status(job: LocalJob, deletions: Mapping[str, str], causes: Mapping[int, Cause]) -> LocalStatus | None:
+def _read_log_status(
+    job: LocalJob, deletions: Mapping[str, str | Cause], causes: Mapping[int, Cause]
+) -> LocalStatus | None:
     """What the log says about the end of a local job; None if that is only its time."""
     code = job.failure_code
     if code is not None and code in causes:
@@ -246,6 +248,8 @@ def _read_log_status(job: LocalJob, deletions: Mapping[str, str], causes: Mappin
     is_deleted = job.batch_cause is Cause.CANCELLED_OUTSIDE
     of_array = deletions.get(str(job.array)) if job.driver is None or is_deleted else None
     by = deletions.get(str(job.local_id), of_array)
+    if isinstance(by, Cause):
+        return LocalStatus(str(job.local_id), "deleted", State.FAILED, cause=by)
     if not by and (is_deleted or code is None or code < 0 or not causes):
         return None
     return LocalStatus(

@@ -9,8 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from batch_adapters.condor.answers import REMOVED_ITSELF
 from batch_adapters.condor.events import CONDOR, EventLog, find_log, read_deletions
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
+from batch_adapters.states import Cause
 from tests.unit.batch_adapters.log_reading import collect_changes
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "condor"
@@ -242,9 +244,10 @@ def test_the_log_says_who_removed_what(recording: str, removed: set[str]) -> Non
         ("Job was aborted.\n\tenough! (by user bob) (by user ann@site.org)", [(b"9.0", b"ann")]),
         ("Job was aborted.\n\tThe system macro SYSTEM_PERIODIC_REMOVE expression 'x' evaluated to TRUE", []),
         ("Job was aborted.", []),
+        (f"Job was aborted.\n\t{REMOVED_ITSELF}> 60) =?= true' evaluated to TRUE", [(b"9.0", Cause.TIME_LIMIT)]),
     ],
 )
-def test_whoever_removed_a_job_comes_after_the_reason(text: str, by: list[tuple[bytes, bytes]]) -> None:
+def test_whoever_removed_a_job_comes_after_the_reason(text: str, by: list[tuple[bytes, bytes | Cause]]) -> None:
     held = record(12, "Job was held.\n\tvia condor_hold (by user root)")
     assert list(read_deletions(record(9, text) + held)) == by
 

@@ -86,6 +86,14 @@ def test_what_ended_at_its_warning_before_it_was_deleted_has_not_ended_by_itself
     assert (toy.job().cause, toy.job().ended_by) == (Cause.CANCELLED_OUTSIDE, "root")
 
 
+def test_to_condor_without_a_history_its_log_says_that_the_time_was_over(toy: ToySystem) -> None:
+    log = RECORDED / "condor" / "condor-EventLog-time-limit.log"
+    toy.change_adapter(event_module="condor", event_log=str(log), log_causes={})
+    follow_log(toy, {"1.0": ("start 1795685841", "caught TERM 1795685902", "exit 143", "end 1795685902")})
+    collect_grid_job(toy.account, GRID_JOB)
+    assert toy.job().reason == "it ran longer than it may (toy: deleted)"
+
+
 def test_to_slurm_without_accounting_its_log_says_who_cancelled(toy: ToySystem) -> None:
     log = RECORDED / "slurm" / "deletions-slurmctld.log"
     toy.change_adapter(

@@ -213,8 +213,11 @@ def empty_descriptors(*descriptors: int) -> None:
 
 
 def fill_closed_descriptors() -> None:
-    """Open the null device for closed standard descriptors, so that none of our files gets such a number."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+    """Open the null device for closed standard descriptors, so that none of our files gets such a number.
+
+    Only for reading: what would be lost must fail.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 

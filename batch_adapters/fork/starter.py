@@ -160,7 +160,7 @@ class Starter:
         try:
             while self._accepting and data:
                 data = data[os.write(1, data) :]
-        except BrokenPipeError:
+        except OSError:  # nobody reads it any more, or it was closed from the beginning
             self._accepting = False
 
     def _start(self, line: str) -> str:

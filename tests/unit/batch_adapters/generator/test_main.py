@@ -293,6 +293,14 @@ def test_in_the_background_it_fills_the_event_folder_until_it_is_terminated(tmp_
     wait_until(lambda: not pid_file.exists())
 
 
+def test_events_for_a_closed_output_are_not_thrown_away(tmp_path: Path) -> None:
+    append(tmp_path / "log", line(1))
+    arguments = (sys.executable, "-P", LAUNCH, PROGRAM, *("-s", "fork", "-t", "1", "-l", tmp_path / "log"))
+    argv = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *map(str, arguments)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
+        assert process.wait(SECONDS) == 5
+
+
 def test_a_signal_ends_it_and_takes_the_pid_file_along(tmp_path: Path, start: Start) -> None:
     pid_file = tmp_path / "pid"
     process = start("-s", "fork", "-l", tmp_path, "-p", pid_file)

@@ -372,11 +372,14 @@ def _wake_if_needed(account: "Account") -> None:
 
         if not has_unsent(account, time.time()):
             return
-    from jobmanager.monitor.client import wake_monitor
+    from jobmanager.monitor.client import OF_ALL, ask_monitor
     from jobmanager.site.host import OtherHost
+    from jobmanager.views.text import printable
 
     try:
-        wake_monitor(account)
+        for problem in ask_monitor(account).splitlines():
+            if problem.startswith(OF_ALL):
+                print(f"samgrid status: {printable(problem)}", file=sys.stderr)
     except OtherHost as error:
         print(f"samgrid status: {error}", file=sys.stderr)
     except OSError as error:

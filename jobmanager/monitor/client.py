@@ -65,14 +65,20 @@ def end_other_monitor(account: Account) -> None:
         _end_peer(connection)
 
 
-def _end_peer(connection: socket.socket) -> None:
+def _find_peer(connection: socket.socket) -> int:
+    """The pid of the process that listens."""
     # Imported here because it is rarely needed, and acceptance must be fast.
-    import select
-    import signal
     import struct
 
-    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    with kept_open(os.pidfd_open(pid)) as process:
+    pid: int = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return pid
+
+
+def _end_peer(connection: socket.socket) -> None:
+    import select
+    import signal
+
+    with kept_open(os.pidfd_open(_find_peer(connection))) as process:
         signal.pidfd_send_signal(process, signal.SIGTERM)
         select.select([process], [], [], _ANSWER_TIME)
 
@@ -121,7 +127,18 @@ def ask_running_monitor(account: Account) -> str | None:
     except (FileNotFoundError, ConnectionError):  # there is none, or it was killed meanwhile
         return None
     except (TimeoutError, BlockingIOError):  # the latter: its queue of connections is full
-        return f"{OF_ALL}no answer within {_ANSWER_TIME:g} s, see {account.places.monitor_log}\n"
+        return f"{OF_ALL}no answer within {_ANSWER_TIME:g} s, {_find_remedy(account)}\n"
+
+
+def _find_remedy(account: Account) -> str:
+    """What to do about a monitor that does not answer."""
+    from batch_adapters.fork.processes import is_stopped, read_process
+
+    with contextlib.suppress(OSError), _connection(account) as connection:
+        process = read_process(_find_peer(connection))
+        if process is not None and is_stopped(process):
+            return f"a signal has stopped it: kill -CONT {process.pid} lets it go on"
+    return f"see {account.places.monitor_log}"
 
 
 def start_monitor(account: Account) -> None:

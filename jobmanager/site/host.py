@@ -87,7 +87,11 @@ def put_stamp(places: StatePlaces) -> None:
     """Called by a monitor regularly, to show that it is at work."""
     # A person may have removed the record.
     claim_host(places)
-    os.utime(places.active_host)
+    try:
+        os.utime(places.active_host)
+    except OSError as error:
+        error.filename = str(places.active_host)  # utime alone does not name its file
+        raise
 
 
 def release_stamp(places: StatePlaces) -> None:

@@ -40,7 +40,8 @@ def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
         with account.database.transaction():
             account.database.grid_jobs.put(job)
     monkeypatch.setattr(commands, "account_of", lambda options: account)
-    monkeypatch.setattr(commands, "_wake_if_needed", lambda account: None)
+    problems = f"monitor: no answer\n{OPEN}: submit: no room\n"
+    monkeypatch.setattr("jobmanager.monitor.client.ask_monitor", lambda account: problems)
 
     def run(job_id: str | None = None, form: str = "table") -> None:
         chosen = dict.fromkeys(("type", "state", "user", "since", "name"))
@@ -53,6 +54,13 @@ def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 def be_silent(account: Account, times: int = 1) -> None:
     for _ in range(times):
         RateLimiter(limiter_file(account, "slurm"), 100).note_outage("squeue: error: Unable to\ncontact \x1b[2Jslurm")
+
+
+def test_what_the_monitor_says_of_all_grid_jobs_is_said(
+    status: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status()
+    assert capsys.readouterr().err == "samgrid status: monitor: no answer\n"
 
 
 @pytest.mark.parametrize("job_id", [None, OPEN], ids=["all", "one"])

@@ -139,6 +139,20 @@ def test_a_monitor_that_does_not_answer_is_told_and_not_waited_for(
     assert not started, "the one that hangs holds the lock: another would be of no use"
 
 
+def test_of_a_monitor_that_a_signal_has_stopped_it_is_said_how_it_goes_on(
+    account: Account, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(listener: socket.socket) -> None:
+        listener.listen(8)  # whoever calls it last is the peer that callers see
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    monkeypatch.setattr(monitor_client, "_ANSWER_TIME", 0.1)
+    pid = serve(stop)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    words = f"no answer within 0.1 s, a signal has stopped it: kill -CONT {pid} lets it go on"
+    assert ask_monitor(account) == f"monitor: {words}\n"
+
+
 def test_a_monitor_that_is_killed_before_it_answers_is_replaced(
     account: Account, serve: Serve, started: list[Account]
 ) -> None:

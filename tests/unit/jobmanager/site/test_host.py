@@ -1,5 +1,6 @@
 """One host at a time works with a state folder; the others are told which, and how that is changed."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -135,3 +136,12 @@ def test_a_link_in_place_of_the_note_is_not_followed(places: StatePlaces, tmp_pa
 def test_this_host_has_a_name_and_an_id_without_blanks() -> None:
     this = host.find_this_host()
     assert (this.name, len(this.machine.split())) == (os.uname().nodename, 1)
+
+
+def test_a_stamp_that_cannot_be_put_names_its_file(places: StatePlaces, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", fail)
+    with pytest.raises(OSError, match=f"{places.active_host}"):
+        put_stamp(places)

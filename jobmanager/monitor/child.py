@@ -122,7 +122,7 @@ def let_go_on(child: int) -> bool:
     try:
         if os.waitid(os.P_PIDFD, child, os.WSTOPPED | os.WNOHANG) is None:
             return False
-    except ChildProcessError:  # it has ended
+        signal.pidfd_send_signal(child, signal.SIGCONT)
+    except (ChildProcessError, PermissionError):  # it has ended; it runs as another user, through sudo
         return False
-    signal.pidfd_send_signal(child, signal.SIGCONT)
     return True

@@ -193,6 +193,8 @@ class Generator:
             self._end(logging.WARNING, "has closed its output")
         elif self._silent_for() > _LONGEST_SILENCE:
             self._end(logging.INFO, f"has said nothing for {self._silent_for():.0f} s: perhaps it hangs")
+        elif self._child.let_go_on():
+            logger.warning("generator %s was stopped by a signal, and is let go on", self._name)
 
     def stop(self) -> None:
         """End it; after the next start it replays what was not applied."""

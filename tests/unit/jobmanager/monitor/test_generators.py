@@ -291,6 +291,15 @@ def test_a_generator_that_ends_soon_after_its_output_has_died(
     ]
 
 
+def test_a_generator_that_a_signal_has_stopped_goes_on(selector: selectors.BaseSelector) -> None:
+    events: list[Event] = []
+    runs = Runs(f"kill -STOP $$; {PRINT_PENDING}; {FOR_EVER}")
+    generator = Generator("x", selector, runs, events.extend)
+    run_until(selector, generator, lambda: events == [PENDING])
+    generator.stop()
+    assert runs.count == 1
+
+
 def test_a_generator_that_hangs_is_ended_with_all_it_started_and_started_again(
     selector: selectors.BaseSelector, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -299,7 +308,7 @@ def test_a_generator_that_hangs_is_ended_with_all_it_started_and_started_again(
     events: list[Event] = []
     pid = tmp_path / "pid"
     # On a busy machine, it may be ended before it has come to its hanging: then it is started as it was.
-    hanging = f"[ -s {pid} ] || {{ sleep 1000 & echo $! >{pid}; kill -STOP $$; }}"
+    hanging = f"[ -s {pid} ] || {{ sleep 1000 & echo $! >{pid}; wait; }}"
     generator = Generator("x", selector, Runs(f"{hanging}; {PRINT_PENDING}; {FOR_EVER}"), events.extend)
     run_until(selector, generator, lambda: bool(events))
     generator.stop()

@@ -11,7 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -38,6 +38,7 @@ from batch_adapters.fork.spool import (
     render_end,
     render_process,
     run_queue_if_none,
+    write_keeper,
     write_to_claim,
 )
 from sandbox.files import locked, take_lock
@@ -52,6 +53,7 @@ def run_keeper(spool: Spool, slots: int, grace: float) -> None:
     """Keep a queue process as a child until nothing is left to do; standard input is the spool's lock."""
     # Both have the same command line; ps tells them apart by name.
     _name_process("samgrid-keeper")
+    write_keeper(0)
     # If our parent ignored the signal, so would we: the kernel would reap the jobs, and their ends would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     run_become_subreaper()
@@ -135,12 +137,24 @@ def _try(write: Callable[[], None]) -> bool:
 def _wait_for(spool: Spool, child: int) -> int:
     """The exit status of a child, or below 0 the signal that ended it."""
     while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+        if ended is not None and ended.si_code == os.CLD_STOPPED:
+            _pass_over_stop(ended.si_pid, child)
+            continue
         # A job that ended together with the queue process may have only an empty claim, which is handled later.
         is_left = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         if ended is not None and is_left and not _record_end(spool, ended):
             time.sleep(RETRY_SECONDS)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _pass_over_stop(stopped: int, queue: int) -> None:
+    """Let the queue process go on after a signal has stopped it; jobs are suspended on purpose."""
+    with suppress(ChildProcessError):  # it was killed meanwhile
+        os.waitid(os.P_PID, stopped, os.WSTOPPED | os.WNOHANG)
+        if stopped == queue:
+            log.warning("the queue process was stopped by a signal, and is let go on")
+            os.kill(queue, signal.SIGCONT)
 
 
 def _record_end(spool: Spool, ended: os.waitid_result) -> bool:

@@ -4,7 +4,7 @@ spool.db                     submissions and their jobs (SQLite): every promise 
 run/TOKEN.INDEX              the claim of one running job
 starter.lock                 held while a queue process may start jobs
 events                       the scheduler log: 001 lines; events.1, events.2 are its older parts
-queue.lock                   held by the queue process
+queue.lock                   held by the queue process; names the keeper
 queue.wake                   the FIFO that the queue process reads
 queue.log                    the output of the queue process
 
@@ -20,6 +20,7 @@ import errno
 import json
 import os
 import re
+import signal
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -27,7 +28,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
-from batch_adapters.fork.processes import Process
+from batch_adapters.fork.processes import Process, is_stopped, read_process
 from batch_adapters.fork.protocol import StartRequest
 from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State, render_event
@@ -145,6 +146,7 @@ def run_queue_if_none(spool: Spool, slots: int, grace: float) -> None:
     """Wake the queue process, or start one in the background."""
     with locked(spool.queue_lock) as lock:
         if lock is None:
+            _let_keeper_go_on(spool)
             _wake(spool)
             return
         import subprocess  # Rarely needed: usually a queue process runs.
@@ -161,6 +163,22 @@ def run_queue_if_none(spool: Spool, slots: int, grace: float) -> None:
                 cwd="/",
                 start_new_session=True,
             )
+
+
+def write_keeper(lock: int) -> None:
+    """Write down in the spool's open lock file that this process is its keeper."""
+    process = read_process(os.getpid())
+    # On a full disk nobody would let it go on: it works all the same.
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, render_process(process).encode() if process else b"", 0)
+
+
+def _let_keeper_go_on(spool: Spool) -> None:
+    """Let a keeper go on that a signal has stopped; it lets its queue process go on."""
+    run = read_run_file(spool.queue_lock)
+    if run is not None and run.process is not None and is_stopped(run.process):
+        os.kill(run.process.pid, signal.SIGCONT)
 
 
 def _wake(spool: Spool) -> None:

@@ -117,10 +117,11 @@ class System:
     def kill(self, *names: str) -> None:
         """Kill them; of several none has the time to see the others die."""
         victims: set[int] = set()
-        while found := {pid for name in names for pid in self.pids_of(name)} - victims:
+        # The keeper first: it lets a queue go on that is stopped.
+        while found := [pid for name in sorted(names) for pid in self.pids_of(name) if pid not in victims]:
             for pid in found:
                 _kill(pid, signal.SIGSTOP)
-            victims |= found
+            victims.update(found)
         for pid in victims:
             _kill(pid)
         # Until then they hold their locks.
@@ -622,6 +623,17 @@ def test_a_job_whose_queue_and_keeper_were_killed_keeps_its_slot_until_it_ends(s
     system.gate.open()
     assert system.wait_for_end() == {"a.1": Answer("lost", "-"), "a.2": Answer("ended", "3")}
     assert system.ends() == {"a.1": {(State.FAILED, 255)}, "a.2": {(State.DONE, 3)}}
+
+
+@pytest.mark.parametrize("victims", [(QUEUE,), (KEEPER, QUEUE)], ids=["alone", "and its keeper"])
+def test_a_signal_that_stops_the_queue_holds_up_no_job(system: System, victims: tuple[str, ...]) -> None:
+    system.slots = 1
+    system.submit("a", 2, ": <go; exit 3")
+    wait_until(lambda: [job.native for job in system.jobs()] == ["running", "queued"])
+    for pid in [pid for name in victims for pid in system.pids_of(name)]:
+        os.kill(pid, signal.SIGSTOP)
+    system.gate.open()
+    assert system.wait_for_end() == {"a.1": Answer("ended", "3"), "a.2": Answer("ended", "3")}
 
 
 def test_a_killed_keeper_gets_a_successor_that_sees_to_later_jobs(system: System) -> None:

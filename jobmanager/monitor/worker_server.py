@@ -102,12 +102,13 @@ class WorkerServer:
 
     def _start(self, number: int, task: Task, subject: str) -> None:
         server = os.getpid()
-        errors, errors_of_worker = os.pipe()
+        pipe: tuple[int, ...] = ()
         try:
+            errors, errors_of_worker = pipe = os.pipe()
             pid = os.fork()
         except OSError as error:
-            os.close(errors)
-            os.close(errors_of_worker)
+            for descriptor in pipe:
+                os.close(descriptor)
             self._report(number, TRY_LATER, str(error).encode())
             return
         if pid == 0:

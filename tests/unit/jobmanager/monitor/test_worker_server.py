@@ -1,6 +1,7 @@
 """The workers' server: how its workers end is told, nothing of them stays, and none outlives it."""
 
 import os
+import resource
 import select
 import selectors
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from jobmanager.monitor.workers import LOST, ForkedWorker, WorkerClient
+from jobmanager.monitor.workers import LOST, TRY_LATER, ForkedWorker, WorkerClient
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration, read_configuration
 from jobmanager.site.places import StatePlaces
@@ -227,6 +228,15 @@ def test_a_server_that_is_killed_takes_its_workers_along_and_another_takes_its_p
 @pytest.mark.parametrize("whom", ["os.getpid()", "os.getppid()"], ids=["itself", "the server"])
 def test_a_worker_that_stops_somebody_holds_up_nobody(loop: Loop, whom: str) -> None:
     assert loop.run(f"os.kill({whom}, signal.SIGSTOP)") == (0, "")
+
+
+def test_a_server_without_descriptors_says_so_and_goes_on(loop: Loop) -> None:
+    loop.run("pass")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(loop.server, resource.RLIMIT_NOFILE, (3, hard))
+    assert loop.run("pass") == (TRY_LATER, "[Errno 24] Too many open files")
+    resource.prlimit(loop.server, resource.RLIMIT_NOFILE, (soft, hard))
+    assert loop.run("pass") == (0, "")
 
 
 def test_a_server_whose_death_was_not_seen_yet_is_replaced_when_it_is_needed(loop: Loop) -> None:

@@ -36,8 +36,11 @@ CLAIM_VARIABLE = b"SAMGRID_FORK_CLAIM"
 """Environment variable by which the process of a job is found if it was not recorded."""
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _FILE_MODE = 0o666
-_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
-"""Errors that mean: the machine cannot start a process now."""
+_SHORTAGES = (
+    *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT),
+    *(errno.EIO, errno.EROFS, errno.ESTALE),
+)
+"""Errors that mean: the machine, or its disk, cannot start a process now."""
 
 
 def run_program(request: StartRequest, number: int, claim: Path | None = None) -> int:

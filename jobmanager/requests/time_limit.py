@@ -7,7 +7,7 @@ import resource
 import signal
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ MOST_DEATHS = 20
 _GRACE = 5.0
 """Seconds between interrupting the code and killing its process."""
 _SHOWN_CALLS = 3
+_LIMITS = [getattr(resource, f"RLIMIT_{name}") for name in ("AS", "CPU", "FSIZE", "NOFILE", "NPROC")]
 _STDERR = 2
 _CALL = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 """A line of a stack as faulthandler writes it, the innermost call first."""
@@ -91,6 +92,23 @@ def _ending_children() -> Iterator[None]:
             os._exit(1)
 
 
+@contextmanager
+def _ending_useless() -> Iterator[None]:
+    """Put back what the block has lowered of the process's limits; end a process in which nothing works any more."""
+    before = [(limit, resource.getrlimit(limit)) for limit in _LIMITS]
+    try:
+        yield
+    finally:
+        try:
+            for limit, values in before:
+                resource.setrlimit(limit, values)
+            os.close(os.dup(_STDERR))
+        except (OSError, ValueError) as error:
+            with suppress(OSError):
+                os.write(_STDERR, f"its handler has left nothing to work with: {error}\n".encode())
+            os._exit(1)
+
+
 def _find_place(frame: FrameType | None) -> str:
     """The innermost calls: a handler may hang in a library's code."""
     # The innermost comes first; no source code is read, which may be on a slow disk.
@@ -124,7 +142,8 @@ class Asking:
         self._note_end()
         record = open_own(self.asked, os.O_TRUNC)
         try:
-            with limited(self.seconds, record):
+            # Before the record of the call is removed: an end here counts as a death.
+            with _ending_useless(), limited(self.seconds, record):
                 yield
         except HandlerHung as error:
             self._note(str(error))

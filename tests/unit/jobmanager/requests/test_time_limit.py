@@ -118,12 +118,25 @@ def test_what_does_not_hear_of_it_ends_with_its_process(asking: Asking) -> None:
     assert not asking.asked.exists()
 
 
-def test_a_process_that_ends_while_it_asks_is_counted_until_one_comes_to_an_end(asking: Asking) -> None:
-    code = "import os, sys; from pathlib import Path; from jobmanager.requests.time_limit import Asking\n"
-    code += f"with Asking(*map(Path, sys.argv[1:]), {LIMIT}).limited():\n    os._exit(0)"
+def test_what_it_has_lowered_is_put_back(asking: Asking) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with asking.limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    assert resource.getrlimit(resource.RLIMIT_FSIZE) == (soft, hard)
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["os._exit(0)", "os.closerange(0, 64)", "[os.dup(2) for _ in iter(int, 1)]"],
+    ids=["ended", "its descriptors closed", "its descriptors used up"],
+)
+def test_a_process_that_ends_while_it_asks_is_counted_until_one_comes_to_an_end(asking: Asking, what: str) -> None:
+    code = "import os, resource, sys; from pathlib import Path; from jobmanager.requests.time_limit import Asking\n"
+    code += "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+    code += f"with Asking(*map(Path, sys.argv[1:]), {LIMIT}).limited():\n    {what}"
     command = [sys.executable, "-c", code, str(asking.asked), str(asking.hung), str(asking.died)]
     for number in (1, 2):
-        subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+        subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
         assert asking.count_deaths() == number
     assert asking.find_hangs() == []
     with asking.limited():

@@ -197,6 +197,7 @@ def test_an_event_that_cannot_be_applied_costs_no_other(account: Account, monkey
     assert account.database.local_jobs.get(WELL, 1).state is State.FAILED
     with account.database.transaction():
         account.database._store.write("UPDATE local_job SET document = replace(document, '\"odd\"', '\"active\"')")
+    assert account.database.events.take("fork", [f"{SICK}-1.1"]) == {}  # only those of unknown ids are kept
 
 
 def test_events_that_cannot_be_written_down_cost_no_others(account: Account) -> None:

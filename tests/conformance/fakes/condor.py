@@ -38,6 +38,8 @@ def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> As
         case "condor_rm":
             want(all(re.fullmatch(r"\d+(\.\d+)?", word) for word in arguments), f"arguments {arguments}")
             return Cancel(lambda job: _is_named(job, arguments), lambda jobs: _render_removed(jobs, arguments))
+        case "condor_config_val" if [*arguments] == ["EVENT_LOG"]:
+            return Say("log", Reply("", "Not defined: EVENT_LOG\n", 1))
         case "condor_config_val":
             want(len(arguments) == 2 and arguments[0] == "-schedd", f"arguments {arguments}")
             kind = "limit" if arguments[1].startswith("MAX_") else "version"
@@ -92,8 +94,8 @@ def _read_query(program: str, arguments: Sequence[str]) -> Show:
     def render(jobs: Sequence[Job]) -> Reply:
         return Reply(_render_ads(jobs, columns.split(","), always=is_history))
 
-    if len(who) == 1 and re.fullmatch(r"\d+\.\d+", who[0]):
-        return Show("status", lambda job: is_there(job) and local_id(job) == who[0], render)
+    if len(who) == 1 and re.fullmatch(r"\d+(\.\d+)?", who[0]):
+        return Show("status", lambda job: is_there(job) and who[0] in (local_id(job), str(job.number)), render)
     want(len(who) == 2 and who[0] == "-constraint", f"arguments {arguments}")
     if who[1] == "SamgridToken isnt undefined":
         return Show("queue", is_there, render)

@@ -175,16 +175,18 @@ class LocalJob(Document):
         parent = next(self.element.iterchildren("evidence"), None)
         if parent is None:
             parent = etree.SubElement(self.element, "evidence")
-        said, when = render_text(evidence.said), render_time(evidence.when)
+        said, when, helps = render_text(evidence.said), render_time(evidence.when), render_text(evidence.helps)
         for seen in parent:
-            if seen.get("time") == when and seen.get("said") == said and seen.get("source") == evidence.source:
+            # The word that says what a local job is may also say what blocks it.
+            known = (seen.get("source"), seen.get("time"), seen.get("said"), seen.get("helps", ""))
+            if known == (evidence.source, when, said, helps):
                 return False
         seen = etree.SubElement(parent, "seen", source=evidence.source, said=said, time=when)
         seen.text = render_text(evidence.verdict)
         if evidence.state is not None:
             seen.set("state", evidence.state.word)
-        if evidence.helps:
-            seen.set("helps", render_text(evidence.helps))
+        if helps:
+            seen.set("helps", helps)
         if len(parent) > MOST_EVIDENCE:
             parent.remove(parent[0])
         return True

@@ -413,6 +413,12 @@ def test_why_a_job_is_suspended_is_kept() -> None:
     assert job.wait_reason == "preempted"
 
 
+def test_what_blocks_a_job_is_evidence_also_where_its_state_says_no_more() -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_status(job, replace(status("s", SUSPENDED), helps="qmod -usj 17"), 9, "queue")
+    assert [(seen.said, seen.helps) for seen in job.evidence()[-2:]] == [("s", ""), ("s", "qmod -usj 17")]
+
+
 def test_an_answer_is_evidence_in_its_own_words_and_an_end_in_its_second() -> None:
     job = after([(5, ACTIVE, 0)])
     apply_status(job, status("CD", DONE, 3), 9, "queue")

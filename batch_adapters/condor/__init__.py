@@ -114,9 +114,11 @@ CONDOR = BatchAdapter(
         timeout=120,
         outcomes=(
             Meaning(0, r"(?m)^\d+\.\d+ - \d+\.\d+$", Answer.OK),
-            # Nothing was sent. The second: later, when other jobs of the account have ended.
+            # Nothing was sent. The second: later, when other jobs of the account have ended, or the account is enabled.
             Meaning(1, r"(?m)^ERROR: (?:Failed to connect to local queue manager|Can't find address of)", Answer.LATER),
-            Meaning(1, r"would exceed MAX_JOBS_(?:PER_OWNER|SUBMITTED)\b", Answer.LATER),
+            Meaning(
+                1, r"(?m)would exceed MAX_JOBS_(?:PER_OWNER|SUBMITTED)\b|^ERROR: User \S+ is disabled\b", Answer.LATER
+            ),
             _DOWN,
             Meaning(
                 1,

@@ -93,6 +93,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "submit, unknown option": "permanent",
         "submit, array too large": "permanent",
         "submit, refused by the pool's rule": "permanent",
+        "submit, account disabled": "later",
         "submit, too many of one account": "later",
         "submit, as root": "unknown",
         "cancel, somebody else's array": "ok",

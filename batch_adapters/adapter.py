@@ -306,6 +306,10 @@ class BatchAdapter:
     """Prints what blocks the local jobs of one ``array``, if the queue gives no reason."""
     read_why: Callable[[str], Mapping[str, str]] = lambda printed: {}
     """Reads that output: local id to reason."""
+    tokens: Command | None = None
+    """Prints the tokens that arrays ``ids`` were submitted with, whatever their names are now; None: nobody knows."""
+    read_tokens: Callable[[str], Mapping[str, str]] = lambda printed: {}
+    """Reads that output: id of the array to token."""
     event_module: str = ""
     """The event generator's module that reads its log; empty: the queue is polled."""
     event_log: str = ""

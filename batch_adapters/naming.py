@@ -6,6 +6,9 @@ import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+TOKEN = re.compile(r"([a-z][a-z0-9]{7})-[0-9a-z]{1,6}", re.ASCII)
+"""The name of each submission of ours; group 1 is the grid job."""
+
 
 @dataclass(frozen=True)
 class Naming:

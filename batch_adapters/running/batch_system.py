@@ -5,7 +5,7 @@ import logging
 import os
 import pwd
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from batch_adapters.adapter import (
     Submission,
     Unreachable,
 )
+from batch_adapters.naming import TOKEN
 from batch_adapters.running.commands import OutputTooLong, TimedOut, render_text, run_command
 from batch_adapters.running.rate_limiter import RateLimited, RateLimiter
 
@@ -130,6 +131,32 @@ class BatchSystem:
     def find_by_id(self, local_id: str) -> list[LocalStatus]:
         """The local jobs of an array, or one, by id, whatever their token is by now; the answer may contain others."""
         return self._jobs(self.adapter.status, self.adapter.read_jobs, {"id": local_id})
+
+    def find_renamed(self, token: str) -> list[LocalStatus]:
+        """The local jobs of a token that were given another name, by their owner or when they were submitted."""
+        if self.adapter.tokens is None:
+            return []
+        found = [status for status in self.query() if not TOKEN.fullmatch(status.token)]
+        asked = {status.local_id: token for status in found}
+        return [status for status in self.restore_tokens(found, asked) if status.token == token]
+
+    def restore_tokens(self, statuses: Sequence[LocalStatus], tokens: Mapping[str, str]) -> list[LocalStatus]:
+        """An answer in which jobs that were renamed have again the tokens they were submitted with.
+
+        :param tokens: by local id; all others keep the name they have in the answer.
+        """
+        array_of = self.adapter.naming.array_of
+        renamed = {s.local_id: array_of(s.local_id) for s in statuses if not s.is_of(tokens.get(s.local_id, s.token))}
+        known = self._ask_tokens(sorted(set(renamed.values())))
+        return [replace(s, token=known.get(renamed.get(s.local_id, ""), s.token)) for s in statuses]
+
+    def _ask_tokens(self, arrays: Sequence[str]) -> dict[str, str]:
+        known: dict[str, str] = {}
+        if self.adapter.tokens is not None:
+            for start in range(0, len(arrays), _MOST_IDS):
+                printed = self._ask(self.adapter.tokens, {"ids": arrays[start : start + _MOST_IDS]})
+                known |= _read(self.adapter.read_tokens, printed)
+        return known
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Cancel local jobs, or whole arrays; an event or a query will tell when they have ended."""

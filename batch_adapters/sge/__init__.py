@@ -2,7 +2,17 @@
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, option
 from batch_adapters.naming import Naming
-from batch_adapters.sge.answers import BLOCKS, CAUSES, LEAVING, STATES, diagnose, read_errors, read_history, read_queue
+from batch_adapters.sge.answers import (
+    BLOCKS,
+    CAUSES,
+    LEAVING,
+    STATES,
+    diagnose,
+    read_errors,
+    read_history,
+    read_queue,
+    read_tokens,
+)
 
 # Exit status 99 has a job run again, 100 keeps it in the queue in error (sge_shepherd(8)). The true one is in the
 # driver's status file. Signals that the driver catches must not end the shell that waits for it, as all ends with that.
@@ -125,6 +135,12 @@ SGE = BatchAdapter(
     blocks=BLOCKS,
     why=Command(("qstat", "-j", "{{ array }}"), outcomes=(*_SILENT, Meaning(0, r"\A=====", Answer.OK))),
     read_why=read_errors,
+    # A name can be changed, by a JSV, too, but not what qsub was told to run (qalter(1)).
+    tokens=Command(
+        ("qstat", "-j", "{{ ids | join(',') }}"),
+        outcomes=(*_SILENT, Meaning(0, r"\A=====", Answer.OK), Meaning(1, "do not exist", Answer.ABSENT)),
+    ),
+    read_tokens=read_tokens,
     local_id_words="$JOB_ID.$SGE_TASK_ID",
     index_words="$SGE_TASK_ID",
     job_folder_words="$TMPDIR",

@@ -117,6 +117,11 @@ def read_errors(printed: str) -> dict[str, str]:
     return {f"{number[1]}.{task}": words for task, words in errors} if number else {}
 
 
+def read_tokens(printed: str) -> dict[str, str]:
+    """The last argument of each job's command, by its number, from the output of ``qstat -j``."""
+    return dict(re.findall(r"(?m)^job_number: +(\d+)$(?:\n(?!=====).*)*?\njob_args: +.*,(\S+)$", printed))
+
+
 def read_history(printed: str) -> Iterable[Job]:
     """The ended jobs in the output of ``qacct -j``; for jobs that ran several times, the last end.
 

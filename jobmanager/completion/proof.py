@@ -55,6 +55,8 @@ def prove_ends(account: Account, job_id: str, select: Selection) -> bool:
     _wait_for_outputs(unproven, system.adapter.outputs_lag)
     asked = int(time.time())
     answer = {status.local_id: status for status in ask_queue(system, unproven.by_token)}
+    tokens = {str(job.local_id): str(job.token) for job in unproven if job.local_id in answer}
+    answer = {status.local_id: status for status in system.restore_tokens(list(answer.values()), tokens)}
     # An id that the batch system has reused for another token is no longer ours.
     shown = [job for job in unproven if job.local_id in answer and answer[job.local_id].is_of(str(job.token))]
     # For a while, a requeued job may look like one that is leaving, or one that is leaving like a running one.

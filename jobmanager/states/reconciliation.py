@@ -8,7 +8,6 @@ grid job knows is an orphan.
 
 import functools
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
+from batch_adapters.naming import TOKEN
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import OutputTooLong
 from batch_adapters.states import Cause, State
@@ -47,6 +47,7 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     asked = int(time.time())
     try:
         answer = ask_queue(system, (key.token for key in known))
+        answer = system.restore_tokens(answer, {key.local_id: key.token for key in known})
     except (Unreachable, Garbled):
         _read_drivers(account, known)
         raise
@@ -240,9 +241,6 @@ def _cancel_orphans(account: Account, system: BatchSystem, statuses: Iterable[Lo
         system.cancel(orphan.local_id for orphan in orphans)
 
 
-_TOKEN = re.compile(r"([a-z][a-z0-9]{7})-[0-9a-z]{1,6}", re.ASCII)
-
-
 @dataclass(frozen=True)
 class Orphan:
     """A job in the batch system that has a token of ours, but that no open grid job owns."""
@@ -263,7 +261,7 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
     is_registered = functools.cache(functools.partial(database.local_jobs.is_registered, system.adapter.name))
     earlier_ids = functools.cache(database.attempts.ids)
     for status in statuses:
-        match = _TOKEN.fullmatch(status.token)
+        match = TOKEN.fullmatch(status.token)
         if match is None or not status.is_alive or status.token in in_doubt:
             continue
         batch = batch_of(match[1])

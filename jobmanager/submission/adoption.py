@@ -76,7 +76,7 @@ def _search_everywhere(
     """The ids of a token's local jobs by index, the oldest id first; ``indexes`` are in order of position."""
     found: dict[int, list[str]] = {}
     try:
-        _add(found, system, indexes, system.find(token))
+        _add(found, system, indexes, system.find(token) or system.find_renamed(token))
         if wanted - found.keys():
             _add(found, system, indexes, system.find_ended(token))
     except (Unreachable, Garbled):

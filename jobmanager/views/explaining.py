@@ -243,7 +243,7 @@ def _ask_queue(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:
     if job.local_id is None:
         return system.find(job.token) if job.token else []
     status = system.status(job.local_id)
-    return [] if status is None else [status]
+    return [] if status is None else system.restore_tokens([status], {job.local_id: str(job.token)})
 
 
 def _ask_history(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:

@@ -55,7 +55,7 @@ class ToySystem:
         self._program = folder / "toy"
         self._program.write_text('#!/bin/sh\necho "$*" >>"${0%/*}/calls"\n. "${0%/*}/$1.answer"\n')
         self._program.chmod(0o700)
-        for kind in ("submit", "queue", "find", "status", "history", "cancel", *_SIGNALS):
+        for kind in ("submit", "queue", "find", "status", "tokens", "history", "cancel", *_SIGNALS):
             self.answers(kind)
         self.adapter = self._make_adapter()
         monkeypatch.setattr(
@@ -75,6 +75,8 @@ class ToySystem:
             queue=command("queue"),
             find=command("find", "{{ token }}"),
             status=command("status", "{{ id }}"),
+            tokens=command("tokens", "{{ ids* }}"),
+            read_tokens=lambda printed: dict(line.split() for line in printed.splitlines()),
             history=command("history", "{{ token }}"),
             cancel=command("cancel", "{{ ids* }}"),
             suspend=command("suspend", "{{ ids* }}"),

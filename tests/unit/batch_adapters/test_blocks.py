@@ -10,7 +10,7 @@ from batch_adapters.adapter import BatchAdapter, Command, Job, LocalStatus
 from batch_adapters.registry import ADAPTERS, find_builtin
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.rate_limiter import RateLimiter
-from batch_adapters.sge.answers import read_errors
+from batch_adapters.sge.answers import read_errors, read_tokens
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
 from tests.unit.batch_adapters.recordings import by_scene, read_recordings
@@ -118,6 +118,12 @@ def test_grid_engines_reasons_are_read_by_task() -> None:
     number = ERRORS.partition("job_number:")[2].split()[0]
     assert read_errors(ERRORS) == {f"{number}.{task}": MISSING for task in (1, 2, 3)}
     assert read_errors("") == {}
+
+
+def test_grid_engine_tells_what_arrays_were_submitted_with_whatever_they_are_called() -> None:
+    printed = SGE["what arrays were submitted as, of which one was renamed"].stdout
+    assert read_tokens(printed) == {"6": "h5z2k8qa-1", "7": "b7c1d9ef-2"}
+    assert read_tokens(ERRORS) == {"16": "0"}
 
 
 @pytest.mark.parametrize(

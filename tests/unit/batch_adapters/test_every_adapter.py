@@ -29,6 +29,7 @@ PROGRAMS: Mapping[str, Mapping[str, str]] = {
     "sge": {
         "qsub": "submit",
         "qstat -u '$user' -xml": "queue",
+        "qstat -j": "tokens",
         "qdel": "cancel",
         "qacct": "history",
         "qconf": "array_limit",
@@ -67,6 +68,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "advance reservation": "permanent",
         "checkpointing": "permanent",
         "waiting reservation": "permanent",
+        "none of them is there any more": "absent",
         "*history of an unknown name": "absent",
         "too many jobs *": "later",
         "account not allowed": "permanent",

@@ -306,6 +306,17 @@ def test_what_is_shown_by_its_id_alone_is_not_given_up(toy: ToySystem, token: st
     assert toy.calls("status") == ["17"], "once for the array, when it would be given up"
 
 
+def test_what_was_renamed_is_known_by_what_it_was_submitted_with(toy: ToySystem) -> None:
+    toy.add(["17_1", "17_2", "18_1"], ACTIVE)
+    toy.answers("queue", "17_1 R nightly -", "17_2 PD nightly -", "18_1 R nightly -", "19_1 R theirs -")
+    toy.answers("tokens", f"17 {TOKEN}", "18 otherjob-1")
+    for toy.now in (NOW, NOW + 1, NOW + SETTLE):
+        look(toy)
+    assert toy.states() == [ACTIVE, PENDING, FAILED], "the id of the last one was given to another job"
+    assert set(toy.calls("tokens")) == {"17 18"}
+    assert toy.calls("cancel") == []
+
+
 def test_outputs_may_be_later_than_submissions(toy: ToySystem) -> None:
     toy.change_adapter(outputs_lag=500)
     toy.add(["17_1"], ACTIVE)

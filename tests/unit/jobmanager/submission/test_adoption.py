@@ -37,6 +37,15 @@ def test_it_is_found_the_way_that_a_local_job_goes(toy: ToySystem, where: str, q
     assert [name for name in ("find", "history") if toy.calls(name)] == questions
 
 
+def test_it_is_found_under_the_name_that_the_batch_system_gave_it(toy: ToySystem) -> None:
+    toy.add([None, None])
+    toy.answers("queue", "16_1 R theirs -", "17_1 PD site-name -", "17_2 PD site-name -", "18_1 R otherjob-1 -")
+    toy.answers("tokens", "16 theirs", f"17 {TOKEN}")
+    assert look(toy)
+    assert toy.ids() == ["17_1", "17_2"]
+    assert toy.calls("tokens") == ["16 17"], "another token of ours is no new name"
+
+
 def test_what_all_drivers_prove_needs_no_answer(toy: ToySystem) -> None:
     toy.add([None, None])
     toy.does("find", "echo connection refused >&2; exit 1")

@@ -331,7 +331,8 @@ class BatchAdapter:
     """Deletes records of ended local jobs whose tokens begin with one of ``prefixes``; None: it does so by itself."""
 
     analyze: Command | None = None
-    """Explains in more detail than ``reason`` why the local job ``id`` waits; None: there is no such command."""
+    """Explains in more detail than ``reason`` why the local job ``id``, of ``array``, waits; None: there is no such
+    command."""
     read_analysis: str = r"(?m)^(.+)$"
     """Pattern whose group 1 is one reason."""
 

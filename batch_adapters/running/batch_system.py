@@ -202,7 +202,8 @@ class BatchSystem:
         """Why a local job waits, in the batch system's words; empty: it does not say."""
         if self.adapter.analyze is None:
             return ""
-        return read_analysis(self.adapter, self._ask(self.adapter.analyze, {"id": local_id}))
+        variables = {"id": local_id, "array": self.adapter.naming.array_of(local_id)}
+        return read_analysis(self.adapter, self._ask(self.adapter.analyze, variables))
 
     def slots(self) -> tuple[int, int] | None:
         """The number of slots, and of free ones; None: it does not say."""

@@ -1,6 +1,6 @@
 """Grid Engine 6.2 and its heirs, by qsub (sge_submit(1)), qstat(1), qacct(1), qdel(1) and qconf(1)."""
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, option
+from batch_adapters.adapter import Answer, BatchAdapter, Command, Meaning, option
 from batch_adapters.naming import Naming
 from batch_adapters.sge.answers import (
     BLOCKS,
@@ -31,6 +31,7 @@ _SILENT = (
     Meaning(1, "(directory .* doesn't exist|set the environment variable SGE_ROOT)", Answer.TRANSIENT),
 )
 _LISTED = Meaning(0, r"\A<\?xml [^<]*<job_info\s", Answer.OK)
+_DESCRIBED = (*_SILENT, Meaning(0, r"\A=====", Answer.OK), Meaning(1, "do not exist", Answer.ABSENT))
 _QUEUE = Command(("qstat", "-xml", "-u", "$user"), outcomes=(*_SILENT, _LISTED))
 
 # What qdel prints of each id, on stdout; exit code 1 where one of them is not there any more.
@@ -124,22 +125,17 @@ SGE = BatchAdapter(
     release=Command(("qrls", "{{ ids* }}"), outcomes=_CHANGED),
     # From 0 down; more is for operators.
     priority=Command(("qalter", "-p", "{{ priority }}", "{{ ids* }}"), outcomes=_CHANGED),
-    # It changes nothing: p has the qmaster look where the job could run just now (submit(1)).
-    analyze=Command(
-        ("qalter", "-w", "p", "{{ id }}"), outcomes=(*_SILENT, OK, Meaning(None, "verification|job", Answer.OK))
-    ),
-    read_analysis=r"(?m)^(?!verification: found) *(\S.*)",
+    # The scheduler's own words; qalter -w p says less, and works on no single task.
+    analyze=Command(("qstat", "-j", "{{ array }}"), outcomes=_DESCRIBED),
+    read_analysis=r"(?m)^(?:scheduling info:| ) +(?!There are no messages|All queues dropped)(\S.*)",
     states=STATES,
     causes=CAUSES,
     leaving=LEAVING,
     blocks=BLOCKS,
-    why=Command(("qstat", "-j", "{{ array }}"), outcomes=(*_SILENT, Meaning(0, r"\A=====", Answer.OK))),
+    why=Command(("qstat", "-j", "{{ array }}"), outcomes=_DESCRIBED),
     read_why=read_errors,
     # A name can be changed, by a JSV, too, but not what qsub was told to run (qalter(1)).
-    tokens=Command(
-        ("qstat", "-j", "{{ ids | join(',') }}"),
-        outcomes=(*_SILENT, Meaning(0, r"\A=====", Answer.OK), Meaning(1, "do not exist", Answer.ABSENT)),
-    ),
+    tokens=Command(("qstat", "-j", "{{ ids | join(',') }}"), outcomes=_DESCRIBED),
     read_tokens=read_tokens,
     local_id_words="$JOB_ID.$SGE_TASK_ID",
     index_words="$SGE_TASK_ID",

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from batch_adapters.adapter import BatchError, LocalStatus, Unreachable
 from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.states import State
 from jobmanager.database.database import Database, UnknownJob
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob, Outcome
@@ -243,7 +245,12 @@ def _ask_queue(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:
     if job.local_id is None:
         return system.find(job.token) if job.token else []
     status = system.status(job.local_id)
-    return [] if status is None else system.restore_tokens([status], {job.local_id: str(job.token)})
+    if status is None:
+        return []
+    if status.state is State.PENDING and not status.reason:
+        with suppress(BatchError):  # no answer changes nothing but the words
+            status = replace(status, reason=system.analyze(job.local_id))
+    return system.restore_tokens([status], {job.local_id: str(job.token)})
 
 
 def _ask_history(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:

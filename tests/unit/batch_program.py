@@ -55,6 +55,7 @@ class BatchProgram:
             "cancel": self._command("cancel", "{{ ids* }}"),
             "history": self._command("history", "{{ token }}"),
             "version": self._command("version"),
+            "analyze": self._command("analyze", "{{ id }}"),
             "naming": {"submitted": r"(?P<id>\d+)", "single": "{id}.1", "element": "{id}.{n}", "array": "{id}"},
             "jobs": r"(?P<id>\S+) (?P<state>\w+) (?P<token>\S+)(?: (?P<exit>\d+))?(?: \((?P<reason>.*)\))?",
             "ended": r"(?P<id>\S+) (?P<state>\w+) (?P<token>\S+)(?: (?P<exit>\d+))?(?: \((?P<reason>.*)\))?",

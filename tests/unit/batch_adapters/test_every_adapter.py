@@ -599,11 +599,19 @@ WARNING:  Be advised:
         ),
         pytest.param(
             "sge",
-            'Job 3 cannot run in queue "all.q" because it is disabled\nverification: no suitable queues\n',
-            ['Job 3 cannot run in queue "all.q" because it is disabled', "verification: no suitable queues"],
+            "job_type:                   binary,noshell\n"
+            'scheduling info:            queue instance "all.q@vm" dropped because it is disabled\n'
+            '                            cannot run in PE "smp" because it only offers 0 slots\n'
+            "                            All queues dropped because of overload or full\n",
+            [
+                'queue instance "all.q@vm" dropped because it is disabled',
+                'cannot run in PE "smp" because it only offers 0 slots',
+            ],
             id="sge",
         ),
-        pytest.param("sge", "verification: found suitable queue(s)\n", [], id="sge: it could run"),
+        pytest.param(
+            "sge", "scheduling info:            There are no messages available\n", [], id="sge: it could run"
+        ),
         pytest.param(
             "slurm", "ReqNodeNotAvail, UnavailableNodes:n1\n", ["ReqNodeNotAvail, UnavailableNodes:n1"], id="slurm"
         ),

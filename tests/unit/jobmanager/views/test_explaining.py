@@ -186,6 +186,21 @@ def test_one_that_lives_costs_one_command(fake: Account, program: BatchProgram) 
     assert program.calls() == ["status 17.1"]
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "reason"),
+    [("queue closed\nnode down\n", 0, ": queue closed; node down"), ("", SILENT, "")],
+    ids=["it says why", "no answer"],
+)
+def test_why_one_waits_is_asked_where_the_queue_does_not_say(
+    fake: Account, program: BatchProgram, text: str, code: int, reason: str
+) -> None:
+    add(fake, submitted())
+    program.answer("status", f"17.1 WAITS {TOKEN}\n")
+    program.answer("analyze", text, code)
+    found = sections(explain(fake, "17.1", ask=True))
+    assert found["fake now"] == [f"17.1 WAITS (pending), named {TOKEN}{reason}"]
+
+
 def test_a_submission_in_doubt_is_looked_for_by_its_token(fake: Account, program: BatchProgram) -> None:
     job = LocalJob.new(1, "fake", None)
     job.intend(TOKEN, T)

@@ -18,7 +18,7 @@ from jobmanager.database.grid_jobs import states_of
 from jobmanager.requests.acceptance import add_grid_job, prepare_grid_job
 from jobmanager.requests.attributes import BadRequest, find_values, render_step_request
 from jobmanager.requests.credentials import PROXY
-from jobmanager.requests.job_types import HandlerError
+from jobmanager.requests.job_types import HandlerError, HandlerUnreachable
 from jobmanager.requests.request_handler import find_handler, find_steps, make_adapter
 from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account
@@ -74,7 +74,7 @@ def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
             handler = find_handler(account, step.request)
             request = render_step_request(parent.request(), step, input_folder, handler)
             child = prepare_grid_job(account, request, parent.request_folder)
-    except HandlerHung:
+    except (HandlerHung, HandlerUnreachable):
         raise
     except BadRequest as error:
         raise BadRequest([f"step {name}: {fault}" for fault in error.faults]) from error

@@ -25,8 +25,8 @@ from jobmanager.monitor.logs import log_to
 from jobmanager.monitor.worker_server import serve
 from jobmanager.monitor.workers import BUSY, HUNG, POSTPONED, TRY_LATER
 from jobmanager.requests.attributes import BadRequest
-from jobmanager.requests.job_types import HandlerError
-from jobmanager.requests.time_limit import MOST_DEATHS, MOST_HANGS, HandlerHung, asking
+from jobmanager.requests.job_types import HandlerError, HandlerUnreachable
+from jobmanager.requests.time_limit import MOST_DEATHS, MOST_HANGS, MOST_UNREACHED, HandlerHung, asking
 from jobmanager.run_grid_job import run_grid_job
 from jobmanager.site.account import Account, open_account
 from jobmanager.site.places import FIRST_QUESTIONS, StatePlaces
@@ -80,9 +80,10 @@ def do_task(account: Account, task: Task, subject: str) -> int:
             _do_task_of_grid_job(account, task, subject)
     except _Busy:
         return BUSY
-    except HandlerHung as error:
-        print(f"the handler hangs: {error}", file=sys.stderr)
-        return HUNG
+    except (HandlerHung, HandlerUnreachable) as error:
+        is_hung = isinstance(error, HandlerHung)
+        print(*(["the handler hangs:"] if is_hung else []), *str(error).split(), file=sys.stderr)
+        return HUNG if is_hung else POSTPONED
     except DamagedDocument as damage:
         with account.database.transaction():
             account.database.quarantine.put(damage, time.time())
@@ -145,18 +146,34 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
             cancel = cancel_steps if is_structured else cancel_local_jobs
             cancel(account, grid_job)
             return
-        _log_unused(account, grid_job)
-        begin = advance_grid_job if task is Task.ADVANCE else run_grid_job
-        try:
-            _refuse_hopeless(account, grid_job)
-            begin(account, grid_job)
-        except HandlerHung as error:
-            logger.warning("%s %s", grid_job, error, exc_info=error.__cause__)
-            if len(_find_hangs(account, grid_job)) < MOST_HANGS:
-                raise
-            request_cancel(account.database, grid_job, f"cannot be run: {_render_hangs(account, grid_job)}", "us")
-        except (BadRequest, HandlerError, Refused, SandboxRefused) as error:
-            request_cancel(account.database, grid_job, f"cannot be run: {'; '.join(str(error).splitlines())}", "us")
+        _begin(account, task, grid_job)
+
+
+def _begin(account: Account, task: Task, grid_job: str) -> None:
+    """Submit a grid job, or begin its steps; it is cancelled if that can never be done."""
+    _log_unused(account, grid_job)
+    begin = advance_grid_job if task is Task.ADVANCE else run_grid_job
+    try:
+        _refuse_hopeless(account, grid_job)
+        begin(account, grid_job)
+    except HandlerHung as error:
+        logger.warning("%s %s", grid_job, error, exc_info=error.__cause__)
+        if len(_find_hangs(account, grid_job)) < MOST_HANGS:
+            raise
+        _give_up(account, grid_job, _render_hangs(account, grid_job))
+    except HandlerUnreachable as error:
+        times = sum(asking(account, grid_job, what).count_unreached() for what in FIRST_QUESTIONS)
+        if times < MOST_UNREACHED:
+            # The same traceback is logged once.
+            logger.warning("%s %s", grid_job, error, exc_info=error.__cause__ if times == 1 else None)
+            raise
+        _give_up(account, grid_job, f"asked {times} times, {error}")
+    except (BadRequest, HandlerError, Refused, SandboxRefused) as error:
+        _give_up(account, grid_job, str(error))
+
+
+def _give_up(account: Account, grid_job: str, why: str) -> None:
+    request_cancel(account.database, grid_job, f"cannot be run: {'; '.join(why.splitlines())}", "us")
 
 
 def _open_folders(places: StatePlaces, grid_job: str) -> None:

@@ -1,5 +1,6 @@
 """Finds job types: ours, the site's, and those of installed packages."""
 
+import errno
 import importlib.util
 import inspect
 import sys
@@ -28,6 +29,16 @@ ENTRY_POINT_GROUP = "samgrid.handlers"
 HANDLER_FAILURES = (BaseException,)
 """What an experiment's code may raise. It must not end our process, not even by SystemExit."""
 
+_PASSING = (
+    *(errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS),
+    # A file system whose server is gone: NFS, or NFS mounted "softerr", and FUSE.
+    *(errno.ESTALE, errno.ENOTCONN),
+    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH),
+    *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
+)
+"""Errors of a disk, the network or the machine."""
+_HTTP_LATER = (408, 425, 429, 500, 502, 503, 504)
+_MOST_CAUSES = 20
 _LONGEST_WORDS = 2000
 _MOST_TEXTS = 1000
 _KINDS_OF_FAULT = "it needs a jobType, prepareWorkArea and getCommandAndArguments"
@@ -45,6 +56,10 @@ class HandlerError(UserError):
     """A handler's module cannot be loaded, or a handler failed; the message names it."""
 
 
+class HandlerUnreachable(HandlerError):
+    """A handler did not reach what it needs, such as a catalogue, or had no memory: asked again later, it may."""
+
+
 @contextmanager
 def blaming(what: str) -> Iterator[None]:
     """Turn whatever an experiment's code raises in the block into a HandlerError that begins with ``what``."""
@@ -53,7 +68,32 @@ def blaming(what: str) -> Iterator[None]:
     except (BadRequest, HandlerError, Interrupted, TooLong):
         raise
     except HANDLER_FAILURES as error:
-        raise HandlerError(f"{what}: {render_failure(error)}") from error
+        kind = HandlerUnreachable if any(map(_may_pass, _find_causes(error))) else HandlerError
+        raise kind(f"{what}: {render_failure(error)}") from error
+
+
+def _find_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, and what a traceback says it was raised from: libraries wrap what the system says in their own."""
+    for _ in range(_MOST_CAUSES):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """True for what the network, a server or the machine may be over later."""
+    if isinstance(error, ConnectionError | TimeoutError) or (isinstance(error, OSError) and error.errno in _PASSING):
+        return True
+    # Slow to load, and rarely needed.
+    from socket import gaierror
+    from ssl import SSLError
+    from subprocess import TimeoutExpired
+    from urllib.error import HTTPError, URLError
+
+    if isinstance(error, HTTPError):
+        return error.code in _HTTP_LATER
+    return isinstance(error, gaierror | SSLError | TimeoutExpired | URLError)
 
 
 def render_failure(error: BaseException) -> str:

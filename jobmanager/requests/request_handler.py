@@ -20,7 +20,7 @@ from jobmanager.requests.attributes import (
     read_site_values,
 )
 from jobmanager.requests.datasets import Datasets
-from jobmanager.requests.job_types import HandlerError, blaming, find_job_type, read_texts
+from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, blaming, find_job_type, read_texts
 from jobmanager.site.account import Account
 
 _LONGEST_NAME = 200
@@ -79,6 +79,8 @@ def find_handler(account: Account, given: Given) -> type[JobAdapter]:
     attribute, name = find_type(given)
     try:
         return find_job_type(name, account.configuration.handlers.modules)
+    except HandlerUnreachable:
+        raise
     except HandlerError as error:
         raise BadRequest([f"{attribute}: {error}"]) from error
 

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from types import FrameType
 
-from jobmanager.requests.job_types import HandlerError, TooLong
+from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, TooLong
 from jobmanager.site.account import Account
 from sandbox.files import open_own, read_regular
 
@@ -21,6 +21,10 @@ MOST_HANGS = 3
 """A grid job's handler is given up after it has hung so often."""
 MOST_DEATHS = 20
 """A handler is given up after its process has died so often: other reasons (memory, a restart) are likely before."""
+MOST_UNREACHED = 1500
+"""A handler is given up after it has not reached what it needs so often: with a minute between, in about a day."""
+RECORDS = ("asked", "hung", "died", "unreached")
+"""The files of `Asking`."""
 _GRACE = 5.0
 """Seconds between interrupting the code and killing its process."""
 _SHOWN_CALLS = 3
@@ -133,6 +137,8 @@ class Asking:
     """A line for each time that it hung."""
     died: Path
     """A byte for each time that the process died, or was killed by somebody else."""
+    unreached: Path
+    """A byte for each time that it did not reach what it needs."""
     seconds: float
 
     @contextmanager
@@ -148,11 +154,15 @@ class Asking:
         except HandlerHung as error:
             self._note(str(error))
             raise
+        except HandlerUnreachable:
+            _append(self.unreached, ".")
+            raise
         finally:
             os.close(record)
             self.asked.unlink(missing_ok=True)
         self.hung.unlink(missing_ok=True)
         self.died.unlink(missing_ok=True)
+        self.unreached.unlink(missing_ok=True)
 
     def find_hangs(self) -> list[str]:
         """Where it hung each time, since the last call that returned."""
@@ -163,6 +173,10 @@ class Asking:
         """How often the calling process has died, since the last call that returned."""
         self._note_end()
         return len(_read(self.died))
+
+    def count_unreached(self) -> int:
+        """How often it has not reached what it needs, since the last call that returned."""
+        return len(_read(self.unreached))
 
     def _note_end(self) -> None:
         """Record how the process of the last call ended, if it did not return."""
@@ -198,5 +212,5 @@ def _append(file: Path, text: str) -> None:
 
 def asking(account: Account, grid_job: str, what: str) -> Asking:
     """Calls of a grid job's handler; ``what`` is one of `places.QUESTIONS`."""
-    asked, hung, died = (account.places.of_handler(grid_job, what, name) for name in ("asked", "hung", "died"))
-    return Asking(asked, hung, died, account.configuration.handlers.time_limit)
+    asked, hung, died, unreached = (account.places.of_handler(grid_job, what, name) for name in RECORDS)
+    return Asking(asked, hung, died, unreached, account.configuration.handlers.time_limit)

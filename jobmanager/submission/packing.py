@@ -13,14 +13,7 @@ from adapters import BadSweep, JobAdapter, PlannedJob, RequestFile, Sweep, TooLa
 from jobmanager import render_number
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.credentials import KINDS
-from jobmanager.requests.job_types import (
-    HANDLER_FAILURES,
-    HandlerError,
-    Interrupted,
-    TooLong,
-    render_failure,
-    render_value,
-)
+from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, blaming, render_value
 from jobmanager.requests.request_handler import MOST_LETTERS, run_directory
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
@@ -33,13 +26,8 @@ from sandbox.pack import write_report, write_sandbox
 logger = logging.getLogger(__name__)
 
 _STDIN = ".samgrid-stdin"
-_PASSING = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
-    # A file system whose server is gone: NFS, or NFS mounted "softerr", and FUSE.
-    *(errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN),
-    *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
-)
-"""Errors of a disk or the machine, which are no fault of a handler's."""
+_FULL = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors of a disk, probably our own: what waits for it is never given up."""
 
 
 def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs: Sequence[PlannedJob]) -> None:
@@ -108,17 +96,18 @@ def find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[Planned
 def _blaming(adapter: JobAdapter) -> Iterator[None]:
     """Turn exceptions of the block into errors that blame the handler or its request."""
     try:
-        yield
-    except (SandboxRefused, Interrupted, TooLong):
+        with blaming(f"handler {adapter.jobType}"):
+            yield
+    except HandlerError as error:
+        cause = error.__cause__
+        if isinstance(cause, SandboxRefused) or (isinstance(cause, OSError) and cause.errno in _FULL):
+            raise cause from None
+        if isinstance(cause, BadSweep | TooLarge | UnusableFile):
+            raise SandboxRefused(str(cause)) from cause
+        if not isinstance(error, HandlerUnreachable):  # that is logged where it is counted
+            # The traceback is for the grid job's log; people see one line.
+            logger.info("%s's handler failed", adapter.jobType, exc_info=cause)
         raise
-    except (BadSweep, TooLarge, UnusableFile) as error:
-        raise SandboxRefused(str(error)) from error
-    except HANDLER_FAILURES as error:  # whatever an experiment's handler raises
-        if isinstance(error, OSError) and error.errno in _PASSING:
-            raise
-        # The traceback is for the grid job's log; people see one line.
-        logger.info("%s's handler failed", adapter.jobType, exc_info=True)
-        raise HandlerError(f"handler {adapter.jobType}: {render_failure(error)}") from error
 
 
 def _find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[PlannedJob]) -> list[LocalJobEntry]:

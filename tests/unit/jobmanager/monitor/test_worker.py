@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from handlers.pythia import PythiaAdapter
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.monitor import worker
-from jobmanager.monitor.workers import TRY_LATER
-from jobmanager.requests.time_limit import MOST_DEATHS
+from jobmanager.monitor.workers import POSTPONED, TRY_LATER
+from jobmanager.requests.time_limit import MOST_DEATHS, MOST_UNREACHED
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
 from sandbox.files import locked
@@ -45,6 +46,27 @@ def test_a_handler_with_which_every_worker_dies_is_given_up(
     is_given_up = deaths == MOST_DEATHS
     assert account.database.grid_jobs.get(JOB).reason == (f"cannot be run: {sentence}" if is_given_up else None)
     assert begun == ([] if is_given_up else [JOB])
+
+
+@pytest.mark.parametrize("times", [1, MOST_UNREACHED - 1, MOST_UNREACHED])
+def test_a_handler_that_does_not_reach_its_catalogue_is_asked_again_and_at_last_given_up(
+    account: Account, times: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: PythiaAdapter, request: object, site: object) -> None:
+        raise ConnectionRefusedError("Connection refused")
+
+    monkeypatch.setattr(PythiaAdapter, "__init__", fail)
+    add_grid_job(account)
+    account.places.grid_job(JOB).mkdir(parents=True)
+    account.places.of_handler(JOB, "check", "unreached").write_bytes(b"." * (times - 1))
+    is_given_up = times == MOST_UNREACHED
+    assert worker.do_task(account, Task.SUBMIT, JOB) == (0 if is_given_up else POSTPONED)
+    sentence = "handler pythia: ConnectionRefusedError: Connection refused"
+    assert account.database.grid_jobs.get(JOB).reason == (
+        f"cannot be run: asked {times} times, {sentence}" if is_given_up else None
+    )
+    assert capsys.readouterr().err == ("" if is_given_up else f"{sentence}\n")
+    assert ("Traceback" in account.places.log(JOB).read_text()) == (times == 1)
 
 
 def test_a_process_that_a_handler_leaves_behind_does_not_keep_the_lock(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobmanager.requests.time_limit import Asking, HandlerHung, limited
+from jobmanager.requests.job_types import HandlerUnreachable
+from jobmanager.requests.time_limit import RECORDS, Asking, HandlerHung, limited
 from tests.unit.traps import TRAPS
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -78,7 +79,12 @@ def test_a_program_that_it_waits_for_is_ended_with_it() -> None:
 
 @pytest.fixture
 def asking(tmp_path: Path) -> Asking:
-    return Asking(tmp_path / "asked", tmp_path / "hung", tmp_path / "died", LIMIT)
+    asked, hung, died, unreached = (tmp_path / name for name in RECORDS)
+    return Asking(asked, hung, died, unreached, LIMIT)
+
+
+def command_with(code: str, asking: Asking) -> list[str]:
+    return [sys.executable, "-c", code, *map(str, (asking.asked, asking.hung, asking.died, asking.unreached))]
 
 
 def test_each_time_is_written_down_until_it_comes_to_an_end(asking: Asking) -> None:
@@ -93,13 +99,24 @@ def test_each_time_is_written_down_until_it_comes_to_an_end(asking: Asking) -> N
 
 
 @pytest.mark.parametrize("make", TRAPS)
-@pytest.mark.parametrize("name", ["asked", "hung", "died"])
+@pytest.mark.parametrize("name", RECORDS)
 def test_what_is_put_in_place_of_a_record_is_not_read_and_not_waited_for(
     asking: Asking, tmp_path: Path, name: str, make: Callable[[Path], object]
 ) -> None:
     make(tmp_path / name)
     with pytest.raises(OSError, match=f"symbolic links.*{name}|no regular file.*{name}"):
-        print(asking.find_hangs(), asking.count_deaths())
+        print(asking.find_hangs(), asking.count_deaths(), asking.count_unreached())
+
+
+def test_what_was_not_reached_is_counted_until_it_is(asking: Asking) -> None:
+    for number in (1, 2):
+        with pytest.raises(HandlerUnreachable), asking.limited():
+            raise HandlerUnreachable("no catalogue")
+        assert asking.count_unreached() == number
+    assert asking.count_deaths() == 0
+    with asking.limited():
+        pass
+    assert asking.count_unreached() == 0
 
 
 def test_a_failure_is_no_hang(asking: Asking) -> None:
@@ -109,8 +126,7 @@ def test_a_failure_is_no_hang(asking: Asking) -> None:
 
 
 def test_what_does_not_hear_of_it_ends_with_its_process(asking: Asking) -> None:
-    command = [sys.executable, "-c", DEAF, str(asking.asked), str(asking.hung), str(asking.died)]
-    done = subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    done = subprocess.run(command_with(DEAF, asking), cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     assert done.returncode == 1
     assert asking.asked.read_bytes()
     (hang,) = asking.find_hangs()
@@ -134,9 +150,11 @@ def test_a_process_that_ends_while_it_asks_is_counted_until_one_comes_to_an_end(
     code = "import os, resource, sys; from pathlib import Path; from jobmanager.requests.time_limit import Asking\n"
     code += "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
     code += f"with Asking(*map(Path, sys.argv[1:]), {LIMIT}).limited():\n    {what}"
-    command = [sys.executable, "-c", code, str(asking.asked), str(asking.hung), str(asking.died)]
+    # A parent between us and it; the pipe ends with the last of them.
+    command = ["/bin/sh", "-c", '"$@"; :', "sh", *command_with(code, asking)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for number in (1, 2):
-        subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+        subprocess.run(command, cwd="/", env=environment, stdout=subprocess.PIPE, check=False)
         assert asking.count_deaths() == number
     assert asking.find_hangs() == []
     with asking.limited():

@@ -1,15 +1,20 @@
 """What goes out to the local jobs: the driver, as the account's configuration wants it."""
 
 import errno
+import re
+import socket
+import subprocess
 from dataclasses import replace
+from email.message import Message
 from pathlib import Path
+from urllib.error import HTTPError, URLError
 
 import pytest
 
 from adapters import Value
 from handlers.command import CommandAdapter
 from jobmanager.requests.acceptance import accept_grid_job
-from jobmanager.requests.job_types import HandlerError
+from jobmanager.requests.job_types import HandlerError, HandlerUnreachable
 from jobmanager.requests.request_handler import make_adapter
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
@@ -93,25 +98,50 @@ def test_programs_of_grams_jobs_find_the_copy_of_grams_proxy(
     assert line == f"export X509_USER_PROXY={wanted}"
 
 
+def raised_from(cause: BaseException, error: Exception) -> Exception:
+    error.__context__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         pytest.param(OSError(errno.ENOSPC, "No space left on device"), OSError, id="full disk"),
-        pytest.param(
-            OSError(errno.ENOTCONN, "Transport endpoint is not connected"), OSError, id="FUSE without its server"
+        *(
+            pytest.param(error, HandlerUnreachable, id=name)
+            for name, error in {
+                "FUSE without its server": OSError(errno.ENOTCONN, "Transport endpoint is not connected"),
+                "NFS mounted softerr": TimeoutError(errno.ETIMEDOUT, "Connection timed out"),
+                "no process": BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+                "our own limit of memory": OSError(errno.ENOMEM, "Cannot allocate memory"),
+                "no server": ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+                "a silent server": TimeoutError("timed out"),
+                "no way": OSError(errno.EHOSTUNREACH, "No route to host"),
+                "no name server": socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+                "a URL": URLError("timed out"),
+                "a busy server": HTTPError("https://catalogue/", 503, "Service Unavailable", Message(), None),
+                "a silent command": subprocess.TimeoutExpired("sam", 60),
+                "a library's own": raised_from(ConnectionResetError("reset"), ValueError("no catalogue")),
+            }.items()
         ),
-        pytest.param(TimeoutError(errno.ETIMEDOUT, "Connection timed out"), OSError, id="NFS mounted softerr"),
-        pytest.param(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), OSError, id="no process"),
-        pytest.param(FileNotFoundError(errno.ENOENT, "No such file or directory"), HandlerError, id="no file"),
-        pytest.param(OSError("no such run"), HandlerError, id="its own words"),
+        *(
+            pytest.param(error, HandlerError, id=name)
+            for name, error in {
+                "no file": FileNotFoundError(errno.ENOENT, "No such file or directory"),
+                "its own words": OSError("no such run"),
+                "a page that is not there": HTTPError("https://catalogue/", 404, "Not Found", Message(), None),
+            }.items()
+        ),
     ],
 )
-def test_only_an_error_of_the_machine_is_no_fault_of_a_handlers(
-    account: Account, monkeypatch: pytest.MonkeyPatch, error: OSError, expected: type[Exception]
+@pytest.mark.parametrize("method", ["prepareWorkArea", "getCommandAndArguments"])
+def test_only_an_error_of_the_machine_or_the_network_is_no_fault_of_a_handlers(
+    account: Account, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception, expected: type[Exception]
 ) -> None:
-    def fail(self: CommandAdapter, folder: Path) -> None:
+    def fail(self: CommandAdapter, given: object) -> None:
         raise error
 
-    monkeypatch.setattr(CommandAdapter, "prepareWorkArea", fail)
-    with pytest.raises(expected, match=str(error.strerror or error)):
+    monkeypatch.setattr(CommandAdapter, method, fail)
+    with pytest.raises((OSError, HandlerError), match=re.escape(str(error).rpartition("] ")[2])) as caught:
         pack(account, "fork", SandboxSettings())
+    assert type(caught.value) is expected

@@ -30,6 +30,8 @@ _GRACE = 5.0
 _SHOWN_CALLS = 3
 _LIMITS = [getattr(resource, f"RLIMIT_{name}") for name in ("AS", "CPU", "FSIZE", "NOFILE", "NPROC")]
 _STDERR = 2
+_EXITING = 0x4
+"""PF_EXITING of Linux."""
 _CALL = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 """A line of a stack as faulthandler writes it, the innermost call first."""
 
@@ -98,12 +100,18 @@ def _ending_children() -> Iterator[None]:
 
 @contextmanager
 def _ending_useless() -> Iterator[None]:
-    """Put back what the block has lowered of the process's limits; end a process in which nothing works any more."""
+    """Put back what the block has lowered of the process's limits; end a process in which nothing works any more.
+
+    So it is when the block has killed the parent, the workers' server, which takes a moment to die and to end us.
+    """
     before = [(limit, resource.getrlimit(limit)) for limit in _LIMITS]
+    parent = os.getppid()
     try:
         yield
     finally:
         try:
+            if _is_killed(parent) or os.getppid() != parent:
+                raise ProcessLookupError("the workers' server was killed")
             for limit, values in before:
                 resource.setrlimit(limit, values)
             os.close(os.dup(_STDERR))
@@ -111,6 +119,15 @@ def _ending_useless() -> Iterator[None]:
             with suppress(OSError):
                 os.write(_STDERR, f"its handler has left nothing to work with: {error}\n".encode())
             os._exit(1)
+
+
+def _is_killed(process: int) -> bool:
+    """True if a process was killed, even if it has not ended yet (proc_pid_stat(5): its flags and pending signals)."""
+    try:
+        words = Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2].split()
+    except OSError:  # it has ended, and been buried
+        return False
+    return bool(int(words[6]) & _EXITING or int(words[28]) >> (signal.SIGKILL - 1) & 1)
 
 
 def _find_place(frame: FrameType | None) -> str:

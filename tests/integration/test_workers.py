@@ -154,7 +154,7 @@ class Deadly(CommandAdapter):
 
     def prepareWorkArea(self, workArea):
         os.kill(os.getppid(), signal.SIGKILL)
-        os._exit(0)
+        super().prepareWorkArea(workArea)
 """
 
 

@@ -101,6 +101,7 @@ class Bench:
         done = subprocess.run(
             argv, env=self.environment() | environment, check=False, stderr=subprocess.PIPE, timeout=SECONDS, cwd="/"
         )
+        self.said = done.stderr
         return done.returncode
 
     def start(self, *command: str, **changes: Any) -> "subprocess.Popen[bytes]":
@@ -912,9 +913,19 @@ def test_a_full_disk_is_waited_for(bench: Bench) -> None:
     assert bench.run_prepared(argv, PATH=stand_in(bench, "cp", f'{full}\nexec /bin/cp "$@"')) == 0
     assert (bench.sandbox / "tools" / "room").exists()
     assert (bench.read("output/file"), bench.status.lost) == (b"x\n", ())
+    assert bench.said == b"samgrid: output waits for room: No space left on device\n"
     # The empty line ends one that a full disk may have cut.
     assert b"problem output waits for room: No space left on device\n\n" in bench.read("status")
     assert bench.status.problem is None
+
+
+def test_a_stale_file_among_the_outputs_is_lost_and_not_waited_for(bench: Bench) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "mkdir output/a; echo x | tee output/a/file >output/stale"))])
+    stand_in(bench, "sleep", '[ "$1" = 10 ] && kill -s KILL "$PPID"; exec /bin/sleep "$1"')
+    stale = """case $* in *" output "* | *stale*)
+        echo "cp: error reading 'output/stale': Stale file handle" >&2; exit 1 ;; esac"""
+    assert bench.run_prepared(argv, PATH=stand_in(bench, "cp", f'{stale}\nexec /bin/cp "$@"')) == 0
+    assert (bench.read("output/a/file"), bench.status.lost) == (b"x\n", ("output/stale: Stale file handle",))
 
 
 @pytest.fixture
@@ -956,6 +967,8 @@ except OSError:
     assert not small_disk.exists()
     assert bench.status.end is not None
     assert bench.status.problem is None
+    assert bench.said.startswith(b"samgrid: waits until %s/k3f9zq2m.t-1.1.status can be written" % bytes(bench.results))
+    assert bench.said.count(b"\n") == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")

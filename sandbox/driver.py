@@ -23,6 +23,9 @@ from jinja2 import Environment, StrictUndefined, Template
 from sandbox.files import SandboxRefused, replace_file, sync_folder
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_OWN = "GRID_JOB LOCAL_ID LOCAL_JOBS CORES INDEX SCRATCH OUTPUT STATUS SITE_FILES FIRST_EVENT EVENTS SEED"
+OWN_VARIABLES = frozenset(f"SAMGRID_{name}" for name in _OWN.split())
+"""What the driver tells each program in its environment."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
 from jobmanager.submission.credential_copies import find_copies
-from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
+from sandbox.driver import OWN_VARIABLES, DriverPlan, LocalJobEntry, render_driver, render_table
 from sandbox.files import SandboxRefused, TarLimits, atomic_write, remove_folder
 from sandbox.pack import write_report, write_sandbox
 
@@ -47,6 +47,9 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
     try:
         with asking(account, job.job_id, "pack").limited():
             entries, environment = _ask_handler(adapter, job, local_jobs, work_area)
+        for folder in (work_area, places.sandbox(job.job_id)):
+            if folder.is_symlink() or not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+                raise HandlerError(f"handler {adapter.jobType} has removed, replaced or closed the folder {folder}")
         stdin = _bring_stdin(adapter, work_area)
         settings = account.configuration.sandbox
         limits = TarLimits(settings.max_input_files, settings.max_input_size * 1_000_000)
@@ -137,6 +140,8 @@ def _check_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
     if not isinstance(variables, Mapping):
         raise TypeError(f"getEnvironment gave {render_value(variables)}, which is no dict from text to text")
     _check_texts("getEnvironment", tuple(chain(*variables.items())))
+    if own := sorted(OWN_VARIABLES.intersection(variables)):
+        raise ValueError(f"getEnvironment gave {', '.join(own)}, which the job manager sets")
     return variables
 
 

@@ -323,6 +323,11 @@ class Unprintable:
             lambda self: {"A": "é\udcff", "B": "\ud800", "C": "\ud801"},
             r"ValueError: getEnvironment gave '\\ud800', which no program",
         ),
+        (
+            "getEnvironment",
+            lambda self: {"SAMGRID_SEED": "1"},
+            "ValueError: .* SAMGRID_SEED, which the job manager",
+        ),
     ],
 )
 def test_whatever_a_handler_raises_or_gives_is_one_line(

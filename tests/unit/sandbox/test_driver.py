@@ -22,6 +22,7 @@ import pytest
 
 from sandbox.driver import (
     LINES_PER_FILE,
+    OWN_VARIABLES,
     DriverPlan,
     GrownLimits,
     LocalJobEntry,
@@ -806,6 +807,12 @@ def test_a_file_damaged_while_unpacking_is_noticed(plain_bench: Bench) -> None:
     argv = plain_bench.prepare([LocalJobEntry(("/bin/true",))])
     assert plain_bench.run_prepared(argv, PATH=path) == 125
     assert plain_bench.status.problem == "the unpacked sandbox is damaged: a file has another sha256"
+
+
+def test_the_variables_that_a_handler_must_not_set_are_those_that_the_driver_sets(plain_bench: Bench) -> None:
+    plain_bench.prepare([LocalJobEntry(("/bin/true",))], has_site_files=True)
+    exported = re.findall(r"(?m)^    .*export .*", (plain_bench.sandbox / "driver.sh").read_text())
+    assert set(re.findall(r"\b(SAMGRID_\w+)=", "".join(exported))) == OWN_VARIABLES
 
 
 def stand_in(bench: Bench, name: str, script: str) -> str:

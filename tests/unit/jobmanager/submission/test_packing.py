@@ -4,6 +4,7 @@ import errno
 import re
 import socket
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from email.message import Message
 from pathlib import Path
@@ -21,6 +22,7 @@ from jobmanager.site.account import Account
 from jobmanager.site.settings import SandboxSettings, SiteSettings, Transfer
 from jobmanager.submission.credential_copies import bring_credentials
 from jobmanager.submission.packing import pack_sandbox
+from sandbox.files import remove_folder
 from tests.unit.jobmanager.credential_files import make_token, write_secret
 
 RECORDED = Path(__file__).parents[3] / "recorded"
@@ -145,3 +147,18 @@ def test_only_an_error_of_the_machine_or_the_network_is_no_fault_of_a_handlers(
     with pytest.raises((OSError, HandlerError), match=re.escape(str(error).rpartition("] ")[2])) as caught:
         pack(account, "fork", SandboxSettings())
     assert type(caught.value) is expected
+
+
+def put_link(folder: Path) -> None:
+    remove_folder(folder)
+    folder.symlink_to("/")
+
+
+@pytest.mark.parametrize("name", ["sandbox", "work-area"])
+@pytest.mark.parametrize("harm", [remove_folder, put_link], ids=["removed", "a link"])
+def test_a_handler_that_takes_away_our_folders_is_blamed(
+    account: Account, monkeypatch: pytest.MonkeyPatch, name: str, harm: Callable[[Path], object]
+) -> None:
+    monkeypatch.setattr(CommandAdapter, "prepareWorkArea", lambda self, folder: harm(folder.parent / name))
+    with pytest.raises(HandlerError, match=f"handler command has removed, replaced or closed the folder .*/{name}$"):
+        pack(account, "fork", SandboxSettings())

@@ -144,7 +144,7 @@ def _make_running(job: GridJob, number: int, when: float) -> LocalJob:
     for second, state in enumerate((State.PENDING, State.ACTIVE)):
         local_job.put_evidence(Evidence("log", state.word, int(when) + second, state.word, state))
     local_job.state = State.ACTIVE
-    local_job.put_times(started=when)
+    local_job.started_time = int(when)
     return local_job
 
 
@@ -152,8 +152,8 @@ def _make_ended(job: GridJob, number: int, when: float) -> LocalJob:
     local_job = _make_running(job, number, when - 50)
     local_job.put_evidence(Evidence("log", "done 0", int(when), "done", State.DONE))
     local_job.state, local_job.exit_code = State.DONE, 0
-    local_job.put_driver("ended", "node17", 12.3, None)
-    local_job.put_times(ended=when)
+    local_job.driver, local_job.host, local_job.cpu_seconds = "ended", "node17", 12.3
+    local_job.ended_time = int(when)
     return local_job
 
 

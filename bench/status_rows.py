@@ -63,6 +63,6 @@ def _make(job_id: str, index: int) -> LocalJob:
     for second, said in enumerate(("pending", "active", "done 0")):
         job.put_evidence(Evidence("log", said, _BEGIN + second, said))
     job.state, job.exit_code = State.DONE, 0
-    job.put_driver("ended", "node.example.org", 12.3, None)
-    job.put_times(started=_BEGIN, ended=_BEGIN + 10)
+    job.driver, job.host, job.cpu_seconds = "ended", "node.example.org", 12.3
+    job.started_time, job.ended_time = _BEGIN, _BEGIN + 10
     return job

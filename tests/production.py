@@ -72,16 +72,16 @@ def _see(job: LocalJob, said: str, when: float, verdict: str) -> None:
 
 def _start(job: LocalJob, when: float, part: float, now: float) -> None:
     job.state = State.ACTIVE
-    job.put_times(started=when)
+    job.started_time = int(when)
     _see(job, "running on node017", when, "active")
     parts = {"d0gstar": min(1.0, 1.4 * part), "d0reco": max(0.0, min(1.0, 1.8 * part - 0.8))}
     job.put_phases([PhaseStatus(name, int(done * EVENTS), EVENTS, "events") for name, done in parts.items()], now)
 
 
 def _end(job: LocalJob, when: float, luck: float) -> None:
-    job.put_times(ended=when)
+    job.ended_time = int(when)
     job.state, job.exit_code, job.reason, job.outcome = State.DONE, 0, None, Outcome.SUCCEEDED
-    job.put_driver("ended", "node017", 850.0, None)
+    job.driver, job.host, job.cpu_seconds = "ended", "node017", 850.0
     if luck < 0.012:
         job.state, job.exit_code, job.reason = State.FAILED, None, "the batch system ended it: out of memory"
         job.outcome, job.cause = Outcome.FAILED, Cause.MEMORY_LIMIT

@@ -116,7 +116,7 @@ def make_from_index(grid_job: GridJob, columns: Mapping[str, Any], now: float) -
     job.local_id, job.token, job.array = columns["local_id"], columns["token"], columns["array"]
     job.wait_reason, job.reason, job.cpu_seconds = columns["wait_reason"], columns["reason"], columns["cpu_seconds"]
     job.helps, job.submitted_time = columns["helps"], columns["submitted"]
-    job.put_times(started=columns["started"], ended=columns["ended"])
+    job.started_time, job.ended_time = columns["started"], columns["ended"]
     if job.token is not None and job.state is State.UNSUBMITTED:
         job.intend(job.token, now)
     job.put_evidence(Evidence("us", "its document could not be read", int(now), "made anew from the index"))
@@ -201,7 +201,7 @@ def _make(
             job.element.remove(before)
         job.element.append(part)
     if columns["reported"]:
-        job.put_reported(STATE_OF_WORD[columns["reported"]], columns["reported_time"])
+        job.reported, job.reported_time = STATE_OF_WORD[columns["reported"]], columns["reported_time"]
     return job
 
 

@@ -254,9 +254,6 @@ class GridJob(Document):
     def sizes_before(self, sizes: tuple[int, int] | None) -> None:
         self._stdout_size, self._stderr_size = sizes or (None, None)
 
-    def put_reported(self, state: State, now: float) -> None:
-        self.reported, self.reported_time = state, int(now)
-
     # summary and problem
 
     def put_summary(self, items: Mapping[str, str]) -> None:

@@ -141,14 +141,6 @@ class LocalJob(Document):
         return cls(element)
 
     @property
-    def part(self) -> Slice | None:
-        element = self.element.find("slice")
-        if element is None:
-            return None
-        values = element.attrib
-        return Slice(int(values["first-event"]), int(values["events"]), int(values["seed"]))
-
-    @property
     def succeeded(self) -> bool:
         return self.outcome is Outcome.SUCCEEDED
 
@@ -210,25 +202,6 @@ class LocalJob(Document):
         return int(code) if word == State.FAILED.word and code else None
 
     # runs and attempts
-
-    def put_times(self, *, started: float | None = None, ended: float | None = None) -> None:
-        if started is not None:
-            self.started_time = int(started)
-        if ended is not None:
-            self.ended_time = int(ended)
-
-    def put_driver(
-        self,
-        driver: str,
-        host: str | None,
-        cpu_time: float | None,
-        signal: str | None,
-        caught: str | None = None,
-        warned: str | None = None,
-    ) -> None:
-        """Store the driver's record of this run; CPU time in seconds."""
-        self.driver, self.host, self.cpu_seconds = driver, host, cpu_time
-        self.signal, self.caught, self.warned = signal, caught, warned
 
     def put_batch_end(self, words: str, state: State, cause: Cause | None, by: str = "") -> None:
         self.batch_words, self.batch_state, self.batch_cause, self.ended_by = words, state, cause, by or None

@@ -274,7 +274,7 @@ class GramReports:
         with database.transaction():
             for job in reported:
                 stored = database.grid_jobs.get(job.job_id)
-                stored.put_reported(reported_state(job.state), now)
+                stored.reported, stored.reported_time = reported_state(job.state), int(now)
                 database.grid_jobs.put(stored)
         for job in reported:
             logger.info("%s GRAM is told: %s", job.job_id, reported_state(job.state).word)

@@ -155,7 +155,7 @@ def mark_lost(job: LocalJob, now: int, reason: str) -> None:
     job.put_evidence(Evidence("us", "nowhere to be found", now, f"failed: {reason}", State.FAILED))
     job.state = State.FAILED
     job.wait_reason = job.helps = None
-    job.put_times(ended=now)
+    job.ended_time = now
     job.queue_time = now
     if has_started:
         job.put_batch_end("it is gone, and its driver left no record of an end", State.FAILED, Cause.NODE_LOST)
@@ -168,9 +168,9 @@ def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0) -> None:
     job.state = state
     job.wait_reason = job.helps = None
     if state is State.ACTIVE and not goes_on:
-        job.put_times(started=when)
+        job.started_time = when
     if state.is_final:
-        job.put_times(ended=when)
+        job.ended_time = when
         job.exit_code = exit_code
 
 
@@ -198,7 +198,8 @@ def _note_driver(job: LocalJob, status: DriverStatus, now: float) -> None:
     assert status.start is not None
     has_ended = status.end is not None and status.exit_code is not None
     how_far = "ended" if has_ended else "started"
-    job.put_driver(how_far, status.host, status.cpu_seconds, status.signal, status.interruption, status.warning)
+    job.driver, job.host, job.cpu_seconds = how_far, status.host, status.cpu_seconds
+    job.signal, job.caught, job.warned = status.signal, status.interruption, status.warning
     _put_start(job, status.start)
     job.enter_run(status.start, status.pid)
     # Phases of one that ended long ago did not change now.
@@ -209,7 +210,7 @@ def _put_start(job: LocalJob, start: int) -> None:
     """Record when the driver of this run started, if that is unknown, or the known time (a query's) is later."""
     known = job.started_time
     if known is None or job.run not in (None, start) or job.intended <= start < known:
-        job.put_times(started=start)
+        job.started_time = start
 
 
 def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
@@ -219,12 +220,12 @@ def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
         verdict = "done: the driver's record beats the batch system's" if job.state.is_final else "done"
         job.put_evidence(Evidence("driver", words, status.end, verdict, State.DONE))
     if not job.state.is_final:
-        job.put_times(ended=status.end)
+        job.ended_time = status.end
         # Log events of this run that are still to come may have the second of its end.
         job.queue_time = status.end + 1
     else:
         if max(job.started_time or 0, job.intended) <= status.end < (job.ended_time or 0):
-            job.put_times(ended=status.end)
+            job.ended_time = status.end
         # A query made before may be answered later, and log events of this run are still to come.
         if job.queue_time >= job.event_time:
             job.queue_time = max(job.queue_time, status.end + 1)

@@ -63,13 +63,13 @@ LONG_ROWS = {"1": 2, "8": 2, "11": 1}
 """Answers with more in their rows, and how many those are."""
 
 
-def make_local_job(index: int, array: str, state: State, host: str | None = None, started: float = 0) -> LocalJob:
+def make_local_job(index: int, array: str, state: State, host: str | None = None, started: int = 0) -> LocalJob:
     job = LocalJob.new(index, "slurm", Slice((index - 1) * 250 + 1, 250, 6 + index))
     job.register(f"{array}_{index}", array, 1000)
     job.state = state
     if host is not None:
-        job.put_times(started=started, ended=started + 100 if state.is_final else None)
-        job.put_driver("ended" if state.is_final else "started", f"{host}.example.org", None, None)
+        job.started_time, job.ended_time = started, started + 100 if state.is_final else None
+        job.driver, job.host = "ended" if state.is_final else "started", f"{host}.example.org"
     return job
 
 
@@ -99,7 +99,7 @@ def make_done_and_failed() -> list[LocalJob]:
 
 
 def make_under_way() -> list[LocalJob]:
-    now = time.time()
+    now = int(time.time())
     waiting = make_local_job(3, "4712", State.PENDING)
     waiting.wait_reason = "Priority"
     return [

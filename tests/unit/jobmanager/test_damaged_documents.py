@@ -329,7 +329,10 @@ def test_gram_hears_of_the_others(account: Account, monitor: Monitor, started: o
 
 def test_gram_is_told_again_of_the_others(account: Account, tmp_path: Path) -> None:
     put_grid_job(account, "cccccccc", State.DONE, origin=True)
-    account.database.grid_jobs.change("cccccccc", lambda job: job.put_reported(State.DONE, time.time()))
+    with account.database.transaction():
+        job = account.database.grid_jobs.get("cccccccc")
+        job.reported, job.reported_time = State.DONE, int(time.time())
+        account.database.grid_jobs.put(job)
     damage(account.database, "grid_job", "cccccccc")
     gram = replace(account.configuration.gram, event_folder=tmp_path)
     events = GramEvents(replace(account, configuration=replace(account.configuration, gram=gram)))

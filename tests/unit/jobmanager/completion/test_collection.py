@@ -44,7 +44,7 @@ def add_ended(toy: ToySystem, *ids: str, state: State = State.DONE, exit_code: i
         jobs = toy.database.local_jobs.all_of(GRID_JOB)
         for job in jobs:
             job.exit_code = exit_code
-            job.put_times(ended=ended)
+            job.ended_time = ended
         toy.database.local_jobs.put(GRID_JOB, jobs)
 
 
@@ -276,7 +276,7 @@ def test_each_submissions_outputs_are_waited_for(toy: ToySystem) -> None:
     with toy.database.transaction():
         second = toy.job(2)
         second.token = f"{GRID_JOB}-2"
-        second.put_times(ended=NOW)
+        second.ended_time = NOW
         toy.database.local_jobs.put(GRID_JOB, [second])
     with pytest.raises(Unreachable, match="20 s for 1 local job to bring back their outputs, first 18"):
         collect_grid_job(toy.account, GRID_JOB)

@@ -61,7 +61,7 @@ def put_grid_job(account: Account, job_id: str, *jobs: list[Ran], cores: int = 1
     job.put_slices(len(jobs), None, 1)
     if subject:
         job.put_origin(GramOrigin(job_id, "https://h/", "/dev/null", "/dev/null", False, subject))
-        job.put_reported(State.DONE, NOVEMBER)
+        job.reported, job.reported_time = State.DONE, NOVEMBER
     job.end(State.DONE, NOVEMBER)
     with account.database.transaction():
         account.database.grid_jobs.put(job)
@@ -74,11 +74,9 @@ def make(index: int, attempts: list[Ran]) -> LocalJob:
         if number:
             job.begin_attempt()
         job.register(f"{number}_{index}", "", NOVEMBER)
-        job.put_times(
-            started=None if ran.started is None else NOVEMBER + ran.started,
-            ended=None if ran.ended is None else NOVEMBER + ran.ended,
-        )
-        job.put_driver("ended", "node7", ran.cpu, None)
+        job.started_time = None if ran.started is None else NOVEMBER + ran.started
+        job.ended_time = None if ran.ended is None else NOVEMBER + ran.ended
+        job.driver, job.host, job.cpu_seconds = "ended", "node7", ran.cpu
         job.state, job.outcome = State.DONE, Outcome.SUCCEEDED
     return job
 

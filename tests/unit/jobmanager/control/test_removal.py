@@ -44,7 +44,7 @@ def put_grid_job(account: Account, job_id: str = A, ended: float | None = 0, tol
     if ended is not None:
         job.end(State.DONE, ended)
     if told:
-        job.put_reported(State.DONE, told)
+        job.reported, job.reported_time = State.DONE, int(told)
     local_job = LocalJob.new(1, "fork", None)
     local_job.put_phases([PhaseStatus("generator", 1, 2)], 0)
     with account.database.transaction():

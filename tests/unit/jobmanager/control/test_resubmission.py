@@ -88,7 +88,7 @@ def finish(account: Account, job_id: str, failed: Sequence[int] = ()) -> None:
             local_job.outcome = Outcome.FAILED if local_job.index in failed else Outcome.SUCCEEDED
             if local_job.index not in failed:
                 local_job.exit_code = 0
-                local_job.put_driver("ended", "node", 1.0, None)
+                local_job.driver, local_job.host, local_job.cpu_seconds = "ended", "node", 1.0
         database.local_jobs.put(job_id, local_jobs)
     end(account, job_id, State.FAILED if failed else State.DONE)
 

@@ -69,7 +69,7 @@ def make_local_job(text: str, local_id: str) -> LocalJob:
     local_job = LocalJob.new(1, "fork", Slice(1, 1, 1))
     local_job.register(local_id, text, 1000)
     local_job.state, local_job.reason, local_job.wait_reason = State.FAILED, text, text
-    local_job.put_driver("ended", text, 1, text)
+    local_job.driver, local_job.host, local_job.cpu_seconds, local_job.signal = "ended", text, 1, text
     local_job.put_evidence(Evidence("log", text, 2000, text))
     local_job.put_phases([PhaseStatus("name", 1, 1, "unit")], 2000)
     card = etree.SubElement(local_job.element, "{urn:d0}card", {"{urn:d0}file": clean(text)})

@@ -113,7 +113,7 @@ def test_what_was_logged_is_shown_where_a_document_cannot_be_read(account: Accou
 def test_the_log_tells_what_happened_between_what_was_logged(account: Account, log: Run) -> None:
     first, second = account.database.local_jobs.all_of(JOB)
     first.state, first.exit_code, first.driver = State.FAILED, 3, "ended"
-    first.put_times(started=1010, ended=1020)
+    first.started_time, first.ended_time = 1010, 1020
     put_outcome(first)
     first.begin_attempt()
     first.register("78", "", 1030)
@@ -124,7 +124,7 @@ def test_the_log_tells_what_happened_between_what_was_logged(account: Account, l
     second.register("79", "", 1000)
     second.state, second.exit_code, second.driver = State.DONE, 0, "ended"
     for job in (first, second):
-        job.put_times(ended=1060)
+        job.ended_time = 1060
         put_outcome(job)
     with account.database.transaction():
         account.database.local_jobs.put(JOB, [first, second])

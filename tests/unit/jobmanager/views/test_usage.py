@@ -50,8 +50,8 @@ def make_local_job(index: int, part: Part) -> LocalJob:
     job = LocalJob.new(index, "slurm", None)
     job.register(f"{index}", "", 0)
     job.state = part.state
-    job.put_times(started=part.started, ended=part.ended)
-    job.put_driver("ended", "node", part.cpu, None)
+    job.started_time, job.ended_time = part.started, part.ended
+    job.driver, job.host, job.cpu_seconds = "ended", "node", part.cpu
     job.exit_code = part.code
     put_outcome(job)
     if part.reason:
@@ -100,7 +100,7 @@ def test_what_earlier_attempts_used_counts(account: Account) -> None:
     with account.database.transaction():
         job.register("2", "", 200)
         job.state, job.outcome = State.DONE, Outcome.SUCCEEDED
-        job.put_times(started=200, ended=300)
+        job.started_time, job.ended_time = 200, 300
         account.database.local_jobs.put(A, [job])
     (line,) = sum_usage(account.database, ("user",), 0, 1000)
     assert (line.usage.local_jobs, line.usage.failed, line.usage.wall_seconds) == (2, 1, 200)

@@ -214,7 +214,7 @@ def test_totals_of_all_local_jobs_stand_above_the_list(client: TestClient, accou
         job.state = State.PENDING
     for job, (outcome, age) in zip(jobs, ends, strict=False):
         job.state, job.outcome = State.DONE, Outcome(outcome)
-        job.put_times(ended=now - age)
+        job.ended_time = int(now - age)
     jobs[-1].state = State.ACTIVE
     add(account, count=1)
     with account.database.transaction():
@@ -368,7 +368,8 @@ def add_failures(account: Account) -> None:
                 job.begin_attempt()
             job.state, job.cause, job.host = State.DONE, cause, host
             job.outcome = Outcome.FAILED if cause else Outcome.SUCCEEDED
-            job.put_times(started=time.time() - 60 + 10 * number, ended=time.time() - 55 + 10 * number)
+            job.started_time = int(time.time()) - 60 + 10 * number
+            job.ended_time = job.started_time + 5
         jobs.append(job)
     add(account, count=1)
     with account.database.transaction():

@@ -39,7 +39,7 @@ from jobmanager.site.configuration import Configuration
 from jobmanager.site.places import StatePlaces
 from jobmanager.site.settings import Transfer
 from jobmanager.states.program_reports import check_phase
-from jobmanager.submission.packing import pack_sandbox
+from jobmanager.submission.packing import find_entries, pack_sandbox
 from sandbox.driver import write_submission_table
 from sandbox.files import SandboxError
 from sandbox.pack import OUTPUT, OWN_FOLDER
@@ -120,7 +120,11 @@ def try_request(configuration: Configuration, given: Given, folder: Path, root: 
     except HandlerError as error:
         yield Finding(Level.FAULT, f"{error}{_find_place(error.__cause__)}", "no request may make a handler fail so")
     except (SandboxError, OSError) as error:
-        yield Finding(Level.FAULT, f"the sandbox cannot be made: {error}", "see prepareWorkArea and getEnvironment")
+        yield Finding(
+            Level.FAULT,
+            f"the sandbox cannot be made: {error}",
+            "see getCommandAndArguments, prepareWorkArea, getEnvironment",
+        )
 
 
 def _begin(configuration: Configuration, given: Given, folder: Path, root: Path) -> Trial:
@@ -163,36 +167,14 @@ def _compare_slices(first: Trial, second: Trial) -> Finding:
 
 def _compare_commands(first: Trial, second: Trial) -> Finding:
     """Check that command lines are lists of words, and the same twice."""
-    shown = ""
-    for local_job in first.local_jobs:
-        questions = [partial(trial.adapter.getCommandAndArguments, local_job) for trial in (first, second)]
-        words, again = map(_ask, questions)
-        fault = find_command_fault(words)
-        if fault:
+    tables = [find_entries(trial.adapter, trial.job, trial.local_jobs) for trial in (first, second)]
+    for index, (entry, again) in enumerate(zip(*tables, strict=True), 1):
+        if entry != again:
             raise Failed(
-                f"local job {local_job.index}: getCommandAndArguments gave {fault}", 'give ["./program", "word"]'
-            )
-        if list(words) != list(again):
-            raise Failed(
-                f"local job {local_job.index}: getCommandAndArguments gave {list(words)}, then {list(again)}",
+                f"local job {index}: getCommandAndArguments gave {list(entry.command)}, then {list(again.command)}",
                 "use nothing but the request, the site and the local job: no clock, no chance",
             )
-        shown = shown or " ".join(words)
-    return Finding(Level.GOOD, f"command line of local job 1: {shown[:_SHOWN_WORDS]}")
-
-
-def find_command_fault(words: object) -> str:
-    """What is wrong with a command line; empty if nothing is."""
-    if isinstance(words, str | bytes) or not isinstance(words, Sequence):
-        return f"{render_value(words)}, which is no list of words"
-    strange = [word for word in words if not isinstance(word, str)]
-    if strange:
-        return f"{render_value(strange[0])} among the words, which is no text: str(...) makes it one"
-    if not words or not words[0]:
-        return "no program"
-    if any("\0" in word for word in words):
-        return "a NUL character, which no command line can carry"
-    return ""
+    return Finding(Level.GOOD, f"command line of local job 1: {' '.join(tables[0][0].command)[:_SHOWN_WORDS]}")
 
 
 def _compare_sandboxes(first: Trial, second: Trial) -> Finding:

@@ -3,7 +3,7 @@
 import errno
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -129,8 +129,8 @@ def _find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[Planne
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(words, str):
-        raise TypeError(f"getCommandAndArguments gave one string, {words!r}, not a list of words")
+    if isinstance(words, str | bytes) or not isinstance(words, Iterable):
+        raise TypeError(f"getCommandAndArguments gave {render_value(words)}, which is no list of words")
     words = tuple(words)
     _check_texts("getCommandAndArguments", words)
     return words

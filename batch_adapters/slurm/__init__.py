@@ -1,4 +1,4 @@
-"""Slurm: commands, answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05)."""
+"""Slurm: commands, answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05 and 24.11)."""
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning
 from batch_adapters.naming import Naming

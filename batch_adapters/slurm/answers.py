@@ -9,7 +9,8 @@ from batch_adapters.states import Cause
 
 # squeue does not escape names, which may have line breaks and even look like records: each record ends with its own id.
 _QUEUED = re.compile(
-    r"(?P<id>\d+(?:_\d+)?)\|(?P<state>[A-Z_]+)\|(?P<wait>\d+)\|(?P<reason>[^|\n]*)\|(?P<token>.*?)\|(?P=id)\n",
+    r"(?P<id>\d+(?:_\d+)?)\|(?P<state>[A-Z_]+)\|(?:(?P<wait>\d+)|(?P<exit>\d+):(?P<signal>\d+))"
+    r"\|(?P<reason>[^|\n]*)\|(?P<token>.*?)\|(?P=id)\n",
     re.DOTALL,
 )
 # Tasks that never started are one record: 422_[1,3-9,12-18:2%4]; "CANCELLED by 1001".
@@ -25,14 +26,16 @@ _ENDED_ITSELF = re.compile(r"None|NonZeroExitCode|JobLaunchFailure|RaisedSignal.
 
 
 def read_jobs(printed: str) -> Iterator[Job]:
-    """The jobs in squeue's ``JobArrayID:|,State:|,exit_code:|,Reason:|,Name:|,JobArrayID:``; the code is wait(2)'s.
+    """The jobs in squeue's ``JobArrayID:|,State:|,exit_code:|,Reason:|,Name:|,JobArrayID:``.
 
     :raises Garbled: there is anything before, between or after the records, or the last one is torn.
     """
     for match in _read_records(_QUEUED, printed):
-        wait = int(match["wait"])
+        # One number, as of wait(2), or two, as from Slurm 23.02 on.
+        wait = int(match["wait"] or 0)
+        status, signal = int(match["exit"] or wait >> 8), int(match["signal"] or wait & 0x7F)
         ended_itself = _ENDED_ITSELF.fullmatch(match["reason"]) is not None
-        state, exit_code, cause = _read_end(match["state"], wait >> 8, wait & 0x7F, ended_itself)
+        state, exit_code, cause = _read_end(match["state"], status, signal, ended_itself)
         reason = "" if match["reason"] == "None" else match["reason"]
         yield Job(match["id"], state, exit_code, reason, match["token"], cause=cause)
 

@@ -1,4 +1,7 @@
-"""The Slurm adapter on what Slurm 22.05.8 printed: commands, down, history and show-config.txt of recorded/slurm."""
+"""The Slurm adapter on what Slurm 22.05.8 printed: commands, down, history and show-config.txt of recorded/slurm.
+
+commands-24.11.txt is from Slurm 24.11.5.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +9,7 @@ from dataclasses import asdict
 
 import pytest
 
-from batch_adapters.adapter import Answer, Job, Submission
+from batch_adapters.adapter import Answer, Command, Job, Submission
 from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.slurm import SLURM
@@ -18,6 +21,7 @@ CONFIGURATION = (RECORDED / "slurm" / "show-config.txt").read_text()
 
 
 RUN = read_recordings("slurm", "commands.txt")
+NEWER = read_recordings("slurm", "commands-24.11.txt")
 HISTORY = read_recordings("slurm", "history.txt")
 
 
@@ -105,6 +109,38 @@ def test_questions_and_cancellations_are_asked_as_they_were_recorded() -> None:
 def test_the_queue_is_read(scene: str, nth: int, expected: list[tuple[str, State, int | None, str]]) -> None:
     jobs = read_queue(of_scene(RUN, scene, "squeue")[nth])
     assert [(job.local_id, SLURM.states[job.native_state], job.exit_code, job.reason) for job in jobs] == expected
+
+
+def test_the_queue_of_a_newer_slurm_is_read() -> None:
+    answers = [
+        read_queue(recording) for recording in of_scene(NEWER, "exit 7", "squeue") if "--name" in recording.command
+    ]
+    ended = [("44_2", State.DONE, 0, ""), ("44_0", State.DONE, 7, "NonZeroExitCode")]
+    ended += [("44_1", State.DONE, 137, "RaisedSignal:9(Killed)")]
+    running = [("44_3", State.ACTIVE, None, ""), ("44_4", State.ACTIVE, None, "")]
+    held = ("44_4", State.ACTIVE, None, "JobHeldUser")
+    read = [
+        [(job.local_id, SLURM.states[job.native_state], job.exit_code, job.reason) for job in jobs] for jobs in answers
+    ]
+    assert read == [[*ended, *running], [("44_3", State.FAILED, None, ""), *ended, held]]
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "answers"),
+    [
+        ("sbatch ", SLURM.submit, {Answer.PERMANENT}),
+        ("scancel ", SLURM.cancel, {Answer.OK}),
+        ("scancel --full ", SLURM.suspend, {Answer.OK}),
+        ("scontrol hold ", SLURM.hold, {Answer.OK}),
+        ("squeue ", SLURM.status, {Answer.OK, Answer.ABSENT}),
+        ("sacct ", SLURM.history, {Answer.ABSENT}),
+    ],
+)
+def test_the_answers_of_a_newer_slurm_are_understood(words: str, command: Command, answers: set[Answer]) -> None:
+    of_command = [
+        answer for answer in NEWER if re.match(rf"{words}(?!--full|--parsable .*--array=0-4)", answer.command)
+    ]
+    assert {answer.judge(command) for answer in of_command} == answers
 
 
 def test_a_job_that_is_completing_may_run_again() -> None:

@@ -35,6 +35,7 @@ from pathlib import Path
 
 from batch_adapters.generator.local_time import LocalStamps
 from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, remember, render_line
+from batch_adapters.states import Cause
 
 _PENDING, _ACTIVE, _FAILED, _DONE, _SUSPENDED = b"1", b"2", b"4", b"8", b"16"
 # --- jobcomp/filetxt: one record for each end of a job
@@ -139,15 +140,18 @@ _CANCELLED = b"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId="
 _REFUSED = b"_slurm_rpc_kill_job: job_str_signal() uid="
 # The text before the job's id; the beginning of that behind it ("": none); the method that handles the line.
 _LINES = (
-    (b"_slurm_rpc_submit_batch_job: JobId=", b" InitPrio=", "_queue"),
+    # Slurm 25.11 writes SLUID=... before InitPrio=...
+    (b"_slurm_rpc_submit_batch_job: JobId=", b" ", "_queue"),
     (b"sched: Allocate JobId=", b" NodeList=", "_start"),
     (b"sched/backfill: _start_job: Started JobId=", b" in ", "_start"),
     (_COMPLETED, b" ", "_complete"),
+    (b"_job_complete: requeue JobId=", b" ", "_requeue"),
     (b"Requeuing JobId=", b"", "_requeue"),
     (b"requeue job JobId=", b" due to failure of node ", "_requeue"),
     (b"preempted JobId=", b" has been ", "_preempt"),
     (b"Time limit exhausted for JobId=", b"", "_fail"),
-    (b"Killing JobId=", b" on failed node ", "_fail"),
+    # On a failed node, a node that was down at the start of slurmctld, or a partition that is no more.
+    (b"Killing JobId=", b" on ", "_fail"),
     (b"_kill_dependent: Job dependency can't be satisfied, cancelling JobId=", b"", "_fail"),
     (b"deadline_ok: JobId=", b" with time_", "_fail"),
     (b"_slurm_rpc_suspend(suspend) for ", b" usec=", "_suspend"),
@@ -249,12 +253,16 @@ class ControllerLog(Parser):
                 remember(self._endings, job, ending, _MOST_OTHERS)
             return b""
         found = self._endings.pop(job, None)
+        if found is None and self._alive.get(job) == _PENDING:
+            return b""
         # A job that ends by itself was not cancelled; only PENDING leads out of a final state.
         revival = render_line(time, job, _PENDING) if job in self._doubtful else b""
         self._end(job)
         return revival + render_line(time, job, *found) if found else b""
 
     def _requeue(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
+        # The "done" that follows is that of the earlier run.
+        self._endings.pop(job, None)
         if self._alive.get(job) == _PENDING:
             return b""
         self._live(job, _PENDING)
@@ -352,17 +360,27 @@ def _read_ending(text: bytes) -> tuple[bytes, bytes] | None:
     return read_end(int(number), 0) if word == b"WEXITSTATUS" else read_end(0, int(number))
 
 
-def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Who cancelled which job, by number; a job that ended otherwise later was only sent a signal."""
+_LIMITS = {
+    b"Time limit exhausted for JobId=": Cause.TIME_LIMIT,
+    b"deadline_ok: JobId=": Cause.TIME_LIMIT,
+    b"Killing JobId=": Cause.NODE_LOST,
+}
+"""Why a job ended, by the line that tells of its end."""
+
+
+def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes | Cause]]:
+    """Who cancelled which job, by number, or what else ended it; what ended by itself later was only sent a signal."""
     lines = [line[2:] for line in _LINE.findall(b"\n" + block)]
     requested = {_read_request(job, raw, rest) for head, job, raw, rest in lines if head == _CANCELLED}
     refusals = ((user, _REFUSAL.fullmatch(rest)) for head, user, _, rest in lines if head == _REFUSED)
     refused = {(found[1], user) for user, found in refusals if found and found[2] == b"Access/permission denied"}
     # The block before this one may end with a request that is refused here.
     yield from ((one, b"") for name, _ in refused - requested for one in _read_jobs(name))
+    out_of_memory = {job for head, job, _, rest in lines if head == _COMPLETED and rest == b" OOM failure"}
     for head, job, raw, rest in lines:
         if head in _OTHER_ENDS and rest.startswith(_OTHER_ENDS[head]):
-            yield job, b""
+            is_end = head == _COMPLETED and job in out_of_memory
+            yield job, Cause.MEMORY_LIMIT if is_end else _LIMITS.get(head, b"")
         elif head == _CANCELLED and rest.startswith(b" uid "):
             name, user = _read_request(job, raw, rest)
             if (name, user) not in refused:

@@ -251,7 +251,7 @@ def _read_log_status(
     of_array = deletions.get(str(job.array)) if job.driver is None or is_deleted else None
     by = deletions.get(str(job.local_id), of_array)
     if isinstance(by, Cause):
-        return LocalStatus(str(job.local_id), "deleted", State.FAILED, cause=by)
+        return LocalStatus(str(job.local_id), "in its log", State.FAILED, cause=by)
     if not by and (is_deleted or code is None or code < 0 or not causes):
         return None
     return LocalStatus(

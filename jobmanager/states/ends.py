@@ -122,7 +122,11 @@ def needs_batch_cause(job: LocalJob) -> bool:
     """True if only the batch system can say why a local job ended, and it has not been asked yet."""
     if job.local_id is None or not job.state.is_final or job.batch_words is not None or job.cancel_asked is not None:
         return False
-    return _may_have_obeyed(job) or any(seen.is_failure_in_log for seen in job.evidence())
+    return _may_have_obeyed(job) or _failed_in_log(job)
+
+
+def _failed_in_log(job: LocalJob) -> bool:
+    return any(seen.is_failure_in_log for seen in job.evidence())
 
 
 def may_have_been_deleted(job: LocalJob) -> bool:
@@ -131,7 +135,9 @@ def may_have_been_deleted(job: LocalJob) -> bool:
     Grid Engine warns a program before it deletes the job (-notify). If the program ends at once, the history says that
     it ended by itself.
     """
-    if job.local_id is None or not job.state.is_final or job.cancel_asked is not None or not _may_have_obeyed(job):
+    if job.local_id is None or not job.state.is_final or job.cancel_asked is not None:
+        return False
+    if not _may_have_obeyed(job) and not _failed_in_log(job):
         return False
     if job.batch_cause is Cause.CANCELLED_OUTSIDE:
         return job.ended_by is None

@@ -11,7 +11,7 @@ import pytest
 from batch_adapters.generator.module import LogNotKnown, Parser
 from batch_adapters.slurm import events
 from batch_adapters.slurm.events import SLURM, find_log, read_deletions
-from batch_adapters.states import Event, State, read_event
+from batch_adapters.states import Cause, Event, State, read_event
 from tests.unit.batch_adapters.log_reading import collect_changes, read_lines, use_utc
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "slurm"
@@ -21,6 +21,7 @@ SCENARIOS = (RECORDED / "slurm-scenarios-info.txt").read_bytes()
 RANGES = (RECORDED / "array-ranges-cancelled-slurmctld.log").read_bytes()
 DEADLINE = (RECORDED / "deadline-slurmctld.log").read_bytes()
 NEVER_STARTED = (RECORDED / "never-started-jobcomp.log").read_bytes()
+NEWER_LOG = (RECORDED / "slurmctld-24.11.log").read_bytes()
 DOWN = (RECORDED / "slurm-down.txt").read_bytes()
 MISCELLANEOUS = (RECORDED / "slurm-misc.txt").read_bytes()
 USER_TEXT = (RECORDED / "user-text-in-logs.txt").read_bytes().partition(b"\n=== SGE")[0]
@@ -228,6 +229,11 @@ REFUSED = (
 )  # fmt: skip
 ENDED = START + b"_job_complete: JobId=7 WEXITSTATUS 5\n" + START + b"_job_complete: JobId=7 done\n"
 REQUEUED = START + b"Requeuing JobId=7\n"
+REQUEUED_AT_ITS_END = (
+    START + b"_job_complete: JobId=7 WTERMSIG 15\n"
+    + START + b"_job_complete: requeue JobId=7 per user/system request\n"
+    + START + b"_job_complete: JobId=7 done\n"
+)  # fmt: skip
 ARRAY = START + b"_slurm_rpc_submit_batch_job: JobId=10 InitPrio=4294901750 usec=323\n"
 TASK_1 = START + b"sched: Allocate JobId=10_1(11) NodeList=n1 #CPUs=1 Partition=batch\n"
 TASK_1_ENDED = (
@@ -275,6 +281,19 @@ def refuse(job: str, user: int = 1002) -> bytes:
         ),
         pytest.param(
             QUEUED + STARTED + ENDED + REQUEUED + REQUEUED, {"7": "1 2 8/5 1"}, id="requeued after its end, once"
+        ),
+        pytest.param(
+            STARTED + REQUEUED_AT_ITS_END + REQUEUED + STARTED + ENDED,
+            {"7": "2 1 2 8/5"},
+            id="requeued at the end of its run",
+        ),
+        pytest.param(
+            QUEUED.replace(b" InitPrio", b" SLUID=s1A2B3C4D5E6F7 InitPrio") + KILLED_BY_OWNER,
+            {"7": "1 4/0"},
+            id="queued, as Slurm 25.11 writes it",
+        ),
+        pytest.param(
+            STARTED + START + b"Killing JobId=7 on DOWN node n1\n", {"7": "2 4/0"}, id="its node was down at the start"
         ),
         pytest.param(ENDED + ENDED.splitlines(True)[1], {"7": "8/5"}, id="the end twice"),
         pytest.param(ENDED.splitlines(True)[1], {}, id="end without exit code"),
@@ -369,16 +388,45 @@ def test_a_request_to_cancel_is_not_yet_an_end(log: bytes, expected: dict[str, s
     [
         ENDED,
         REQUEUED,
-        START + b"Time limit exhausted for JobId=7\n",
-        START + b"Killing JobId=7 on failed node n1\n",
+        START + b"_job_complete: requeue JobId=7 per user/system request\n",
         START + b"requeue job JobId=7 due to failure of node n1\n",
         START + b"preempted JobId=7 has been killed to reclaim resources for JobId=8\n",
         START + b"preempted JobId=7 has been requeued to reclaim resources for JobId=8\n",
     ],
-    ids=["end", "requeue", "time limit", "lost node", "lost node, requeued", "preempted", "preempted, requeued"],
+    ids=["end", "requeue", "requeued at its end", "lost node, requeued", "preempted", "preempted, requeued"],
 )
 def test_who_only_sent_a_signal_has_deleted_nothing(after: bytes) -> None:
     assert list(read_deletions(KILLED_BY_OWNER + after)) == [(b"7", b"1001"), (b"7", b"")]
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        (b"Time limit exhausted for JobId=7\n", Cause.TIME_LIMIT),
+        (
+            b"deadline_ok: JobId=7 with time_limit 5 exceeded deadline 2026-11-20T23:27:00 and cancelled\n",
+            Cause.TIME_LIMIT,
+        ),
+        (b"Killing JobId=7 on failed node n1\n", Cause.NODE_LOST),
+        (b"_job_complete: JobId=7 OOM failure\n" + START + b"_job_complete: JobId=7 done\n", Cause.MEMORY_LIMIT),
+    ],
+    ids=["time limit", "deadline", "lost node", "out of memory"],
+)
+def test_the_log_says_what_else_ended_a_job(end: bytes, cause: Cause) -> None:
+    assert dict(read_deletions(KILLED_BY_OWNER + START + end)) == {b"7": cause}
+
+
+def test_the_log_of_a_newer_slurm_gives_its_events() -> None:
+    lives = read_changes(NEWER_LOG)
+    assert {job: lives[job] for job in ("44_1", "59_0", "66_0", "68_0", "79_0")} == {
+        **{"44_1": "2 8/137", "66_0": "2 4/0", "68_0": "2 4/0", "79_0": "2 4/0"},
+        # Its slurmstepd was killed; the end of that run is none.
+        "59_0": "2 1 2 1 4/0",
+    }
+    causes = dict(read_deletions(NEWER_LOG))
+    assert {job: causes[job] for job in (b"44_1", b"59", b"66_0", b"68_0", b"79_0")} == {
+        **{b"44_1": b"", b"59": b"1001", b"66_0": Cause.TIME_LIMIT, b"68_0": b"1001", b"79_0": Cause.MEMORY_LIMIT}
+    }
 
 
 @pytest.mark.parametrize("name", ["7", "7_[1-2]"])

@@ -91,7 +91,7 @@ def test_to_condor_without_a_history_its_log_says_that_the_time_was_over(toy: To
     toy.change_adapter(event_module="condor", event_log=str(log), log_causes={})
     follow_log(toy, {"1.0": ("start 1795685841", "caught TERM 1795685902", "exit 143", "end 1795685902")})
     collect_grid_job(toy.account, GRID_JOB)
-    assert toy.job().reason == "it ran longer than it may (toy: deleted)"
+    assert toy.job().reason == "it ran longer than it may (toy: in its log)"
 
 
 def test_to_slurm_without_accounting_its_log_says_who_cancelled(toy: ToySystem) -> None:
@@ -116,6 +116,25 @@ def test_to_slurm_without_accounting_its_log_says_who_cancelled(toy: ToySystem) 
         ("135", Cause.CANCELLED_OUTSIDE, "root"),
     ]
     assert "cancelled in the batch system by root" in str(toy.job(1).reason)
+
+
+def test_what_slurm_has_forgotten_its_log_tells(toy: ToySystem) -> None:
+    log = RECORDED / "slurm" / "slurmctld-24.11.log"
+    toy.change_adapter(
+        event_module="slurm", event_log=str(log), log_causes={}, states=SLURM.states, causes=SLURM.causes
+    )
+    killed = ("start 1795695204",)
+    # A child was killed, which the program did not notice.
+    well = ("start 1795695381", "exit 0", "end 1795695385")
+    caught = ("start 1795695204", "caught TERM 1795695217", "signal TERM", "exit 143", "end 1795695217")
+    follow_log(toy, {"69_0": killed, "79_0": well, "68_0": caught, "44_1": ("start 1795694621",)})
+    collect_grid_job(toy.account, GRID_JOB)
+    assert [(job.cause, job.ended_by is not None) for job in toy.database.local_jobs.all_of(GRID_JOB)] == [
+        (Cause.TIME_LIMIT, False),
+        (Cause.MEMORY_LIMIT, False),
+        (Cause.CANCELLED_OUTSIDE, True),
+        (Cause.SIGNAL, False),
+    ]
 
 
 KILLED_BY_SLURM = """\

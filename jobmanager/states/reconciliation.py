@@ -142,10 +142,12 @@ def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], 
     # Its owner, or an administrator, may have changed the token by which it is asked for.
     arrays = {system.adapter.naming.array_of(key.local_id) for key in hopeless}
     by_id = {status.local_id: status for array in sorted(arrays) for status in system.find_by_id(array)}
-    shown = {key: by_id[key.local_id] for key in hopeless if key.local_id in by_id}
-    shown = {key: status for key, status in shown.items() if status.is_of(key.token)}
+    found = {key: by_id[key.local_id] for key in hopeless if key.local_id in by_id}
+    shown = {key: status for key, status in found.items() if status.is_of(key.token)}
     _apply(account, shown, asked)
-    lost = [key for key in hopeless if key not in shown]
+    # A name that is no token may be a new name of the job; one that is, of another job that has the id now.
+    renamed = {key for key, status in found.items() if status.is_alive and not _TOKEN.fullmatch(status.token)}
+    lost = [key for key in hopeless if key not in shown and key not in renamed]
     _change(account, lost, partial(_mark_lost, system.adapter.name, asked))
 
 

@@ -25,6 +25,8 @@ from jobmanager import render_number
 from jobmanager.checks.probe import run_probe
 from jobmanager.database.database import DatabaseError
 from jobmanager.monitor.client import OF_ALL, OF_EVENTS, ask_running_monitor
+from jobmanager.requests.job_types import read_job_types
+from jobmanager.requests.time_limit import limited
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
 from jobmanager.site.settings import EventSource, Transfer
 from jobmanager.views.text import printable, render_columns, render_line
@@ -65,6 +67,7 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
     yield from _guard(lambda: _check_folders(account))
     yield from _guard(lambda: check_database(account))
     yield from _guard(lambda: _check_monitor(account))
+    yield from _guard(lambda: _check_handlers(account))
     yield from _check_notification(account)
     yield from _check_site_files(account)
     for name in names:
@@ -94,6 +97,17 @@ def _check_folders(account: Account) -> Iterator[Finding]:
     yield _check_folder("state folder", account.places.root)
     if account.places.spool is not None:
         yield _check_folder("spool folder", account.places.spool)
+
+
+def _check_handlers(account: Account) -> Iterator[Finding]:
+    """A fault for each job type, or module, that cannot be loaded: the others can be used."""
+    settings = account.configuration.handlers
+    with limited(settings.time_limit):
+        types, faults = read_job_types(settings.modules)
+    for name, fault in faults.items():
+        yield Finding(Level.FAULT, f"its job type cannot be used: {fault}", f"mend {name}; then: samgrid types")
+    if not faults:
+        yield Finding(Level.GOOD, f"all {render_number(len(types), 'job type')} can be loaded")
 
 
 def _check_monitor(account: Account) -> Iterator[Finding]:

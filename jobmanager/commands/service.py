@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -36,11 +37,13 @@ def _declare_check(command: argparse.ArgumentParser) -> None:
 def types(options: argparse.Namespace) -> int:
     """List job types, or the declared attributes of one."""
     from jobmanager.requests.attributes import COMMON_ATTRIBUTES, suggest
-    from jobmanager.requests.job_types import load_job_types
+    from jobmanager.requests.job_types import read_job_types
     from jobmanager.site.configuration import read_configuration
     from jobmanager.views.grid_jobs import render_type, render_types
 
-    known = load_job_types(read_configuration(os.environ).handlers.modules)
+    known, faults = read_job_types(read_configuration(os.environ).handlers.modules)
+    for fault in faults.values():
+        print(f"samgrid: left out: {fault}", file=sys.stderr)
     if options.type is None:
         print(render_types(known))
         return 0

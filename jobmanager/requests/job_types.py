@@ -3,16 +3,24 @@
 import errno
 import importlib.util
 import inspect
+import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from adapters import Attribute, JobAdapter
 from jobmanager import UserError
 from jobmanager.requests.attributes import BadRequest, suggest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+logger = logging.getLogger(__name__)
 
 KNOWN_TYPES = {
     "command": "handlers.command",
@@ -40,6 +48,7 @@ _PASSING = (
 _HTTP_LATER = (408, 425, 429, 500, 502, 503, 504)
 _MOST_CAUSES = 20
 _LONGEST_WORDS = 2000
+_Loader = Callable[[], list[type[JobAdapter]]]
 _MOST_TEXTS = 1000
 _KINDS_OF_FAULT = "it needs a jobType, prepareWorkArea and getCommandAndArguments"
 
@@ -123,47 +132,90 @@ def read_texts(method: str, answer: Iterable[object]) -> list[str]:
 
 
 def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
-    """The handler of a job type; raises HandlerError: there is none; the message lists the known types."""
+    """The handler of a job type; raises HandlerError: there is none; the message lists the known types.
+
+    :raises HandlerUnreachable: it may be one of those that cannot be loaded, which the site will mend.
+    """
     known = [KNOWN_TYPES[name]] if name in KNOWN_TYPES else []
-    types = _by_name(load_handlers((*known, *site_modules)))
-    if name not in types:
-        types = load_job_types(()) | types
-    if name not in types:
-        raise HandlerError(f'unknown job type "{name}"{suggest(name, types)}: known are {", ".join(sorted(types))}')
-    return types[name]
+    types, faults = _gather(map(_loader, (*known, *site_modules)))
+    if name not in types and name not in faults:
+        others, more_faults = read_job_types(())
+        types, faults = others | types, more_faults | faults
+    if name in types:
+        return types[name]
+    if name in faults:
+        raise HandlerUnreachable(str(faults[name]))
+    unknown = f'unknown job type "{name}"{suggest(name, types)}: known are {", ".join(sorted(types))}'
+    if faults:
+        raise HandlerUnreachable("; ".join([unknown, *map(str, faults.values())]))
+    raise HandlerError(unknown)
 
 
 def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
-    """Every job type by name. For the same name, the site's handler is preferred to ours, and ours to a package's."""
+    """Every job type by name; what cannot be loaded is left out, with a warning in the log."""
+    types, faults = read_job_types(site_modules)
+    for fault in faults.values():
+        logger.warning("left out: %s", fault)
+    return types
+
+
+def read_job_types(site_modules: Sequence[str]) -> tuple[dict[str, type[JobAdapter]], dict[str, HandlerError]]:
+    """Every job type by name, and what is wrong with those that cannot be loaded, by their names or their modules'.
+
+    For the same name, the site's handler is preferred to ours, and ours to a package's.
+    """
     from importlib.metadata import entry_points  # slow to load, and not needed for known types
 
-    found: list[type[JobAdapter]] = []
-    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        with blaming(f"handler {entry_point.value} of entry point {entry_point.name}"):
-            loaded = entry_point.load()
-        found += _handlers_in(loaded) if isinstance(loaded, ModuleType) else [loaded]
-    return _by_name([*found, *load_handlers(dict.fromkeys((*KNOWN_TYPES.values(), *site_modules)))])
+    packages = ((point.value, partial(_load_entry_point, point)) for point in entry_points(group=ENTRY_POINT_GROUP))
+    return _gather(chain(packages, map(_loader, dict.fromkeys((*KNOWN_TYPES.values(), *site_modules)))))
 
 
-def _by_name(handlers: Iterable[type[JobAdapter]]) -> dict[str, type[JobAdapter]]:
-    found = {}
-    for handler in handlers:
-        _check_form(handler)
-        found[handler.jobType] = handler
-    return found
+def _loader(module: str) -> tuple[str, _Loader]:
+    return module, lambda: load_handlers([module])
 
 
-def _check_form(handler: object) -> None:
-    """Raise HandlerError for what nothing can work with; "samgrid check-handler" looks closer."""
+def _load_entry_point(entry_point: "EntryPoint") -> list[type[JobAdapter]]:
+    with blaming(f"handler {entry_point.value} of entry point {entry_point.name}"):
+        loaded = entry_point.load()
+    return _handlers_in(loaded) if isinstance(loaded, ModuleType) else [loaded]
+
+
+def _gather(
+    loaders: Iterable[tuple[str, _Loader]],
+) -> tuple[dict[str, type[JobAdapter]], dict[str, HandlerError]]:
+    """Handlers by the names of their types, the later preferred to the earlier, and the faults by name or module."""
+    types: dict[str, type[JobAdapter]] = {}
+    faults: dict[str, HandlerError] = {}
+    for module, load in loaders:
+        try:
+            handlers = load()
+        except HandlerError as error:
+            faults[module] = error
+            continue
+        for handler in handlers:
+            name = getattr(handler, "jobType", None)
+            if fault := _find_fault(handler):
+                name = name if isinstance(name, str) else module
+                faults[name] = HandlerError(fault)
+                types.pop(name, None)
+            else:
+                types[handler.jobType] = handler
+                faults.pop(handler.jobType, None)
+    return types, faults
+
+
+def _find_fault(handler: object) -> str:
+    """Why nothing can work with it; "samgrid check-handler" looks closer."""
     if not (inspect.isclass(handler) and issubclass(handler, JobAdapter)):
-        raise HandlerError(f"handler {render_value(handler)} of an entry point is neither a module nor a JobAdapter")
+        return f"handler {render_value(handler)} of an entry point is neither a module nor a JobAdapter"
     where = f"handler {handler.__name__} of {handler.__module__}"
     if not isinstance(getattr(handler, "jobType", None), str):
-        raise HandlerError(f"{where} has no jobType")
+        return f"{where} has no jobType"
     for name in ("attributes", "siteAttributes"):
         declared = getattr(handler, name)
         if not (isinstance(declared, Sequence) and all(isinstance(one, Attribute) for one in declared)):
-            raise HandlerError(f"{where}: its {name} are no sequence of adapters.Attribute, such as (EVENTS, *SLICING)")
+            return f"{where}: its {name} are no sequence of adapters.Attribute, such as (EVENTS, *SLICING)"
+    return ""
 
 
 def load_handlers(names: Iterable[str]) -> list[type[JobAdapter]]:

@@ -24,7 +24,14 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.monitor.worker import main as run_worker
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import DRIVER_VARIABLES, BadRequest
-from jobmanager.requests.job_types import KNOWN_TYPES, HandlerError, find_job_type, load_job_types
+from jobmanager.requests.job_types import (
+    KNOWN_TYPES,
+    HandlerError,
+    HandlerUnreachable,
+    find_job_type,
+    load_job_types,
+    read_job_types,
+)
 from jobmanager.requests.request_handler import make_adapter
 from jobmanager.run_grid_job import cut_grid_job, find_command_lines, run_grid_job
 from jobmanager.site.account import Account
@@ -557,22 +564,38 @@ class Imposter(CommandAdapter):
     ("code", "words"),
     [
         pytest.param("jobType = None", "handler Own of samgrid_handler_own has no jobType", id="type"),
-        pytest.param("jobType = 'own'; attributes = EVENTS", "its attributes are no sequence of", id="attribute"),
+        pytest.param("jobType = 'pythia'; attributes = EVENTS", "its attributes are no sequence of", id="attribute"),
         pytest.param("jobType = 'own'; siteAttributes = ['a']", "its siteAttributes are no sequence of", id="text"),
     ],
 )
-def test_a_handler_that_nothing_can_work_with_is_told(tmp_path: Path, code: str, words: str) -> None:
+def test_a_handler_that_nothing_can_work_with_is_told_and_the_others_are_found(
+    tmp_path: Path, code: str, words: str
+) -> None:
     start = "from adapters import EVENTS\nfrom handlers.command import CommandAdapter\n"
-    (tmp_path / "own.py").write_text(f"{start}class Own(CommandAdapter):\n    {code}\n")
-    with pytest.raises(HandlerError, match=words):
-        find_job_type("own", [str(tmp_path / "own.py")])
+    other = "class Other(CommandAdapter):\n    jobType = 'other'\n"
+    (tmp_path / "own.py").write_text(f"{start}class Own(CommandAdapter):\n    {code}\n{other}")
+    with pytest.raises(HandlerUnreachable, match=words):
+        find_job_type("pythia" if "pythia" in code else "own", [str(tmp_path / "own.py")])
+    assert find_job_type("other", [str(tmp_path / "own.py")]).__name__ == "Other"
 
 
-def test_an_entry_point_that_names_no_handler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = EntryPoint("ours", "tests.waiting:wait_until", "samgrid.handlers")
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("tests.waiting:wait_until", "wait_until .* is neither a module nor a JobAdapter"),
+        ("tests.no_such_module", "No module named 'tests.no_such_module'"),
+    ],
+)
+def test_an_entry_point_that_names_no_handler_is_told_and_the_others_are_found(
+    monkeypatch: pytest.MonkeyPatch, value: str, words: str
+) -> None:
+    entry = EntryPoint("ours", value, "samgrid.handlers")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
-    with pytest.raises(HandlerError, match=r"wait_until .* is neither a module nor a JobAdapter"):
-        load_job_types([])
+    types, faults = read_job_types([])
+    assert types.keys() == KNOWN_TYPES.keys()
+    assert re.search(words, str(faults[value]))
+    with pytest.raises(HandlerUnreachable, match=words):
+        find_job_type("ours", [])
 
 
 def test_an_id_in_broken_utf8_is_an_unknown_id(account: Account) -> None:

@@ -638,3 +638,15 @@ def test_where_the_batch_system_carries_files_the_probe_writes_where_it_is_start
 )
 def test_a_finding_is_a_line_with_its_remedy_under_it(finding: Finding, lines: list[str]) -> None:
     assert render_finding(finding).split("\n") == lines
+
+
+def test_a_handler_that_cannot_be_loaded_is_told_and_the_others_are_not(account: Account, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("import no_such_module")
+    handlers = replace(account.configuration.handlers, modules=(str(broken),))
+    site = replace(account, configuration=replace(account.configuration, handlers=handlers))
+    (finding,) = [finding for finding in examine(site, [], None) if "job type" in finding.text]
+    assert (finding.level, finding.remedy) == (Level.FAULT, f"mend {broken}; then: samgrid types")
+    assert "No module named 'no_such_module'" in finding.text
+    (finding,) = [finding for finding in examine(account, [], None) if "job type" in finding.text]
+    assert finding.level is Level.GOOD

@@ -13,7 +13,7 @@ from adapters import Attribute, JobAdapter, Kind, PlannedJob, Value
 from jobmanager.database.grid_job import GramOrigin
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import BadRequest, Given, find_values, read_request, read_site_values, read_type
-from jobmanager.requests.job_types import HandlerError, find_job_type, load_job_types
+from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, find_job_type, load_job_types
 from jobmanager.site.account import Account
 from jobmanager.site.settings import NotificationSettings
 
@@ -165,11 +165,13 @@ def test_a_module_of_the_site_is_executed_once_at_each_acceptance(account: Accou
 
 
 @pytest.mark.parametrize("source", ["syntax error", "raise SystemError('no')", "x = 1"])
-def test_a_broken_handler_module_is_named(tmp_path: Path, source: str) -> None:
+def test_a_broken_handler_module_is_named_and_refuses_only_its_own_types(tmp_path: Path, source: str) -> None:
     module = tmp_path / "broken.py"
     module.write_text(source)
-    with pytest.raises(HandlerError, match=r"broken\.py"):
-        find_job_type("command", [str(module)])
+    with pytest.raises(HandlerUnreachable, match=r'^unknown job type "own": known are .*pythia.*; .*broken\.py'):
+        find_job_type("own", [str(module)])
+    assert find_job_type("command", [str(module)]) is find_job_type("command", [])
+    assert load_job_types([str(module)]) == load_job_types([])
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from contextlib import nullcontext
 from dataclasses import fields
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -202,8 +203,14 @@ def test_what_is_not_there_is_said(state: Path) -> None:
     for ask_lines in (job.stdout, job.stderr):
         with pytest.raises(ValueError, match="lines must be at least 0, or None for all, not -1"):
             ask_lines(1, lines=-1)
-    with pytest.raises(ValueError, match="lines must be at least 0"):
-        job.log(lines=-1)
+    for lines in (-1, "3", 1.5):
+        with pytest.raises(ValueError, match=f"lines must be at least 0, or None for all, not {lines!r}"):
+            job.log(lines=cast("int", lines))
+    with pytest.raises(ValueError, match="number is a local job's, from 1, not '1-3'"):
+        job.stdout(cast("int", "1-3"))
+    for wait in (job.wait, partial(query, "1")):
+        with pytest.raises(ValueError, match="timeout is a number of seconds, not '3'"):
+            wait(timeout=cast("int", "3"))
     with pytest.raises(ValueError, match="there is no state 'runing': it is one of pending, active"):
         grid_jobs(state="runing")
     for since in ("yesterday", 7):

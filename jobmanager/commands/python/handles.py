@@ -66,6 +66,7 @@ class JobHandle:
         from jobmanager.commands.python.notebook import show_progress
         from jobmanager.views.watching import follow_grid_job
 
+        _check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         last: JobStatus | None = None
         with _opened(self.state_dir) as account, show_progress(progress) as show:
@@ -140,6 +141,8 @@ class JobHandle:
         from jobmanager.views.logs import find_meant, read_lines
 
         _check_lines(lines)
+        if not isinstance(number, int):
+            raise BadArgument(f"number is a local job's, from 1, not {number!r}")
         with _opened(self.state_dir) as account:
             ((whose, job),) = find_meant(account.database, f"{self.id}/{number}")
             path = find_printed(account, whose, job, kind)
@@ -198,9 +201,14 @@ def _opened(state_dir: str | os.PathLike[str] | None, is_made: bool = False) -> 
             account.database.close()
 
 
-def _check_lines(lines: int | None) -> None:
-    if lines is not None and lines < 0:
-        raise BadArgument(f"lines must be at least 0, or None for all, not {lines}")
+def _check_lines(lines: object) -> None:
+    if lines is not None and not (isinstance(lines, int) and lines >= 0):
+        raise BadArgument(f"lines must be at least 0, or None for all, not {lines!r}")
+
+
+def _check_timeout(timeout: object) -> None:
+    if not isinstance(timeout, int | float | None):
+        raise BadArgument(f"timeout is a number of seconds, not {timeout!r}")
 
 
 def _find_tar(account: "Account", job_id: str) -> Path:
@@ -375,6 +383,7 @@ def query(
 
     from jobmanager.views.query import Language, QueryLimits, check_names, run_limited
 
+    _check_timeout(timeout)
     language = Language.XQUERY if xquery else Language.XPATH
     with _opened(job.state_dir if isinstance(job, JobHandle) else state_dir) as account:
         job_id = None if job is None else _find(account, job)

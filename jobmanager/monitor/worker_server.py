@@ -101,21 +101,25 @@ class WorkerServer:
             self._start(int(number), Task(what[0]), what[1])
 
     def _start(self, number: int, task: Task, subject: str) -> None:
-        server = os.getpid()
+        server, pid = os.getpid(), 0
         pipe: tuple[int, ...] = ()
         try:
             errors, errors_of_worker = pipe = os.pipe()
             pid = os.fork()
+            if pid == 0:
+                self._become_worker(server, errors, errors_of_worker, task, subject)
+            end = os.pidfd_open(pid)
         except OSError as error:
             for descriptor in pipe:
                 os.close(descriptor)
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
             self._report(number, TRY_LATER, str(error).encode())
             return
-        if pid == 0:
-            self._become_worker(server, errors, errors_of_worker, task, subject)
         os.close(errors_of_worker)
         os.set_blocking(errors, False)
-        worker = self._workers[number] = _Worker(number, task, pid, os.pidfd_open(pid), errors)
+        worker = self._workers[number] = _Worker(number, task, pid, end, errors)
         self._selector.register(worker.end, selectors.EVENT_READ, lambda: self._reap(worker))
         self._selector.register(worker.errors, selectors.EVENT_READ, lambda: self._read_errors(worker))
 

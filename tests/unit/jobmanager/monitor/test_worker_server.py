@@ -230,10 +230,13 @@ def test_a_worker_that_stops_somebody_holds_up_nobody(loop: Loop, whom: str) -> 
     assert loop.run(f"os.kill({whom}, signal.SIGSTOP)") == (0, "")
 
 
-def test_a_server_without_descriptors_says_so_and_goes_on(loop: Loop) -> None:
+@pytest.mark.parametrize("left", [0, 2], ids=["no pipe", "a pipe, but no pidfd"])
+def test_a_server_without_descriptors_says_so_and_goes_on(loop: Loop, left: int) -> None:
     loop.run("pass")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.prlimit(loop.server, resource.RLIMIT_NOFILE, (3, hard))
+    used = {int(path.name) for path in Path(f"/proc/{loop.server}/fd").iterdir()}
+    limit = [number for number in range(len(used) + left + 1) if number not in used][left]
+    resource.prlimit(loop.server, resource.RLIMIT_NOFILE, (limit, hard))
     assert loop.run("pass") == (TRY_LATER, "[Errno 24] Too many open files")
     resource.prlimit(loop.server, resource.RLIMIT_NOFILE, (soft, hard))
     assert loop.run("pass") == (0, "")

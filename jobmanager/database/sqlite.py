@@ -141,6 +141,7 @@ class Store:
     def __init__(self, path: Path | None, is_elsewhere: bool = False) -> None:
         """``path`` None: an empty store in memory. ``is_elsewhere``: another host writes the file, a copy is read."""
         self.path = path
+        self._log: int | None = None
         self._refusal = ""
         with self._translated():
             if path is not None and is_elsewhere:
@@ -193,6 +194,22 @@ class Store:
         with self._translated(), closing(sqlite3.connect(path)) as copy:
             # In one step: a reader does not block writers in WAL mode, and commits would restart a copy in steps.
             self._connection.backup(copy)
+
+    def has_lost_log(self) -> bool:
+        """True once somebody has removed the write-ahead log: only open connections still have its commits."""
+        assert self.path is not None
+        try:
+            found = self.path.with_name(f"{self.path.name}-wal").stat().st_ino
+        except FileNotFoundError:
+            return self._log is not None
+        self._log = self._log or found
+        return found != self._log
+
+    def write_back(self) -> None:
+        """Write all commits from the write-ahead log into the file itself."""
+        busy, _, _ = next(self.query("PRAGMA wal_checkpoint(FULL)"))
+        if busy:
+            raise DatabaseError(f"job database {self.path}: somebody still reads what was there before")
 
     def close(self) -> None:
         self._connection.close()

@@ -52,8 +52,8 @@ _LOCK_PATIENCE = 5.0
 """Seconds to wait for a predecessor that is just ending."""
 
 
-class Upgraded(Exception):
-    """Another version is installed."""
+class StartAnew(Exception):
+    """Another process must take the monitor's place; the message says why."""
 
 
 class _Fault:
@@ -108,7 +108,7 @@ class Monitor:
     def run(self, stay: bool) -> None:
         """Work until there has been nothing to do for the idle time, or for ever.
 
-        :raises OtherHost: another host has taken over. Upgraded: another version is installed.
+        :raises OtherHost: another host has taken over. StartAnew: another process must take over.
         """
         try:
             self._turn(stay)
@@ -122,7 +122,7 @@ class Monitor:
             try:
                 # Another host may have taken over while this one hung.
                 check_host(self._account.places)
-                self._check_installation()
+                self._check_files()
                 if self._is_due("stamp", STAMP_INTERVAL):
                     put_stamp(self._account.places)
                 for key, _ in ready:
@@ -136,7 +136,7 @@ class Monitor:
                         # That nothing has to be written now does not mean that the problem is over.
                         self._account.database.check_room()
                     self._work()
-            except (OtherHost, Upgraded):
+            except (OtherHost, StartAnew):
                 raise
             except (DatabaseError, OSError) as error:
                 self._rest(error)
@@ -145,9 +145,11 @@ class Monitor:
                 self._rest(error)
             ready = self._selector.select(min(_LOOK, self._reports.due_in()))
 
-    def _check_installation(self) -> None:
+    def _check_files(self) -> None:
         if self._installation.is_replaced():
-            raise Upgraded
+            raise StartAnew("another version is installed")
+        if self._account.database.has_lost_log():
+            raise StartAnew("somebody has removed the job database's -wal file, and what it held is written back")
 
     def _work(self) -> None:
         open_jobs = self._account.database.grid_jobs.list_open()
@@ -347,8 +349,9 @@ def main(argv: list[str]) -> int:
             except OtherHost as error:
                 print(f"monitor {os.getpid()} ends: {error}", file=sys.stderr)
                 return 1
-            except Upgraded:
-                logger.info("monitor %d starts anew: another version is installed", os.getpid())
+            except StartAnew as why:
+                logger.warning("monitor %d starts anew: %s", os.getpid(), why)
+                account.database.write_back()
                 os.execv(sys.executable, command_line("samgrid-monitor", *argv))
             # Whoever finds no listener from now on starts a monitor, which waits for our lock.
             if not account.database.grid_jobs.list_open():

@@ -173,3 +173,18 @@ def test_a_handler_that_kills_the_workers_server_is_given_up_and_the_others_go_o
     wait_until(lambda: samgrid("watch", healthy).returncode == 0)
     died.write_bytes(b"." * MOST_DEATHS)  # its pauses grow: so often would take minutes
     assert "handler deadly was asked" in wait_for_failure(samgrid, job_id)
+
+
+def test_a_monitor_whose_job_database_loses_its_log_saves_what_it_held(samgrid: Samgrid, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    job_id = samgrid.submit(
+        f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c 'until [ -e {go} ]; do sleep 0.1; done')"
+    )
+    wait_until(lambda: counts(samgrid, job_id) == {"active": 1})
+    (samgrid.state / "jobs.db-wal").unlink()
+    wait_until(lambda: "-wal file, and what it held is written back" in (samgrid.state / "monitor.log").read_text())
+    # Its successor has the same process id.
+    wait_until(lambda: samgrid("status", job_id).returncode == 0)
+    go.touch()
+    wait_until(lambda: samgrid("watch", job_id).returncode == 0)
+    assert counts(samgrid, job_id) == {"done": 1}

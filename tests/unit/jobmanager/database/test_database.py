@@ -80,6 +80,22 @@ def test_what_another_host_writes_is_read_from_a_copy_and_never_written(database
     assert [path.name for path in tmp_path.iterdir()] == ["jobs.db"]
 
 
+@pytest.mark.parametrize("is_followed", [False, True], ids=["removed", "and made anew"])
+def test_what_a_removed_log_held_is_written_back(database: Database, tmp_path: Path, is_followed: bool) -> None:
+    log = tmp_path / "jobs.db-wal"
+    add(database, "aaaaaaaa")
+    assert not database.has_lost_log()
+    log.unlink()
+    if is_followed:
+        log.touch()
+    assert database.has_lost_log()
+    database.write_back()
+    (tmp_path / "copy").mkdir()
+    shutil.copy(tmp_path / "jobs.db", tmp_path / "copy")
+    with closing(Database(tmp_path / "copy" / "jobs.db")) as copy:
+        assert [job.id for job in copy.grid_jobs.list_open()] == ["aaaaaaaa"]
+
+
 def test_a_copy_that_is_made_while_the_log_is_begun_anew_is_of_one_moment(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,8 +154,8 @@ def read_status(data: bytes) -> DriverStatus:
         elif key in _FIELDS and _FIELDS[key][1].fullmatch(value):
             name, _, convert = _FIELDS[key]
             fields[name] = convert(value)
-    if "end" in fields:
-        fields.pop("problem", None)  # It waited for room, and there was some in the end.
+            if key in (b"scratch", b"end"):
+                fields.pop("problem", None)  # It waited for room, and there was some in the end.
     reported = tuple(replace(phase, outputs=tuple(outputs.get(phase.name, ()))) for phase in phases.values())
     return DriverStatus(**fields, phases=reported, caught=tuple(caught), lost=tuple(lost))
 

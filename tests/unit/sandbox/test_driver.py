@@ -926,6 +926,17 @@ def test_a_full_disk_is_waited_for(bench: Bench) -> None:
     assert bench.status.problem is None
 
 
+@pytest.mark.parametrize(("command", "is_bare"), [("mktemp", False), ("tar", False), ("mkdir", True)])
+def test_room_for_the_scratch_folder_is_waited_for(bench: Bench, command: str, is_bare: bool) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo x >output/file"))], is_bare=is_bare)
+    stand_in(bench, "sleep", '[ "$1" = 10 ] || exec /bin/sleep "$1"; echo room >"${0%/*}/room"')
+    full = """[ -e "${0%/*}/room" ] || { echo "no: No space left on device" >&2; exit 1; }"""
+    assert bench.run_prepared(argv, PATH=stand_in(bench, command, f'{full}\nexec /bin/{command} "$@"')) == 0
+    assert (bench.sandbox / "tools" / "room").exists()
+    assert bench.said.endswith(b" waits for room: No space left on device\n")
+    assert (bench.read("output/file"), bench.status.problem) == (b"x\n", None)
+
+
 def test_a_stale_file_among_the_outputs_is_lost_and_not_waited_for(bench: Bench) -> None:
     argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "mkdir output/a; echo x | tee output/a/file >output/stale"))])
     stand_in(bench, "sleep", '[ "$1" = 10 ] && kill -s KILL "$PPID"; exec /bin/sleep "$1"')

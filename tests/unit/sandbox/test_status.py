@@ -68,6 +68,7 @@ REPORT = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
             id="a new start forgets",
         ),
         pytest.param(b"start x\nstart -1\nexit 1000\nend 5x\nhost a b\nnonsense\n\xff\n", DriverStatus(), id="garbage"),
+        pytest.param(b"problem waits\nscratch /s\n", DriverStatus(scratch="/s"), id="room in the end"),
         pytest.param(b"problem disk \x1b[1m\xff full\n", DriverStatus(problem="disk ?[1m� full"), id="control codes"),
         pytest.param(b"problem " + b"x" * 9999 + b"\n", DriverStatus(problem="x" * 500), id="long problem"),
         pytest.param(

@@ -9,7 +9,7 @@ from types import FrameType
 
 from jobmanager.commands import cli
 
-_ASKING = ("submit", "run", "resubmit", "recover", "types", "check-handler", "advertise")
+_ASKING = ("submit", "run", "resubmit", "recover", "types", "check-handler", "doctor", "advertise")
 """Commands that run handlers' code in their own process."""
 
 

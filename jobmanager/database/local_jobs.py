@@ -66,11 +66,13 @@ CREATE TABLE IF NOT EXISTS local_job_count (
 """How many local jobs of a grid job are in each state and outcome. Updated with each write, so that an event does not
 cost more if there are more local jobs. Rows with 0 may remain."""
 # CROSS JOIN makes SQLite start from these numbers, instead of searching the whole grid job.
-_ADD = """
+_NUMBERED = "json_each(?) CROSS JOIN local_job ON grid_job = ? AND local_job.number = value"
+_ADD = f"""
 INSERT INTO local_job_count SELECT grid_job, state, coalesce(outcome, ''), ? * count(*)
-FROM json_each(?) CROSS JOIN local_job ON grid_job = ? AND local_job.number = value GROUP BY state, outcome
-ON CONFLICT DO UPDATE SET number = number + excluded.number
+FROM {_NUMBERED} GROUP BY state, outcome ON CONFLICT DO UPDATE SET number = number + excluded.number
 """
+_SETTLED = f"SELECT {', '.join((*LOCAL_JOBS.key, *LOCAL_JOBS.settled))} FROM {_NUMBERED}"
+"""SQL: key and settled columns of a grid job's local jobs with these numbers."""
 COUNTED = "SELECT grid_job, state, coalesce(outcome, ''), count(*) FROM local_job GROUP BY 1, 2, 3"
 """SQL for the correct counts."""
 
@@ -189,7 +191,7 @@ class LocalJobs:
         keys = [(job_id, job.index) for _, job in documents]
         numbers = render_array(index for _, index in keys)
         self._store.write(_ADD, [(-1, numbers, job_id)])
-        self._store.put(LOCAL_JOBS, documents)
+        self._store.put(LOCAL_JOBS, documents, set(self._store.query(_SETTLED, [numbers, job_id])))
         self._store.write(_ADD, [(1, numbers, job_id)])
         self._store.write("DELETE FROM phase WHERE grid_job = ? AND number = ?", keys)
         for table in (PHASES, ATTEMPTS):

@@ -2,11 +2,12 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,8 +68,10 @@ class Table:
 
     def rows(self, *document: object, without: str = "") -> list[tuple[object, ...]]:
         """The rows of a document, perhaps without one column."""
-        readers = [read for name, read in self._readers.items() if name != without]
-        return [(*key, *[read(subject) for read in readers]) for key, subject in self.find(*document)]
+        return [
+            (*key, *[read(subject) for name, read in self._readers.items() if name != without])
+            for key, subject in self.find(*document)
+        ]
 
     @property
     def schema(self) -> str:
@@ -79,21 +82,26 @@ class Table:
         return table + "".join(f"CREATE INDEX IF NOT EXISTS {index};\n" for index in self.indexes)
 
     @cached_property
-    def revision(self) -> str:
-        """The statement that updates the row with the same key, if its settled columns are the same."""
-        places = {name: f"{name} = :{name}" for name in self.kinds}
-        free = [places[name] for name in self.columns if name not in self.settled]
-        # The plus makes SQLite find the row by its key.
-        same = [*(places[name] for name in self.key), *(f"+{places[name].replace('=', 'IS')}" for name in self.settled)]
-        return f"UPDATE {self.name} SET {', '.join(free)} WHERE {' AND '.join(same)}"
-
-    @cached_property
     def insertion(self) -> str:
         """The statement that inserts a row, or replaces the one with the same key (and no other row)."""
-        names, places = ", ".join(self.kinds), ", ".join(f":{name}" for name in self.kinds)
-        others = ", ".join(f"{name} = excluded.{name}" for name in self.columns)
-        update = f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {others}"
-        return f"INSERT INTO {self.name} ({names}) VALUES ({places}) {update}"
+        return self._render_insertion(self.columns)
+
+    @cached_property
+    def revision(self) -> str:
+        """The same, for rows whose settled columns have not changed."""
+        return self._render_insertion(name for name in self.columns if name not in self.settled)
+
+    def _render_insertion(self, free: Iterable[str]) -> str:
+        places = ", ".join("?" for _ in self.kinds)
+        update = ", ".join(f"{name} = excluded.{name}" for name in free)
+        conflict = f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {update}"
+        return f"INSERT INTO {self.name} ({', '.join(self.kinds)}) VALUES ({places}) {conflict}"
+
+    @cached_property
+    def settled_of(self) -> Callable[[tuple[object, ...]], object]:
+        """Gives key and settled columns of a row."""
+        names = (*self.key, *self.settled)
+        return itemgetter(*(place for place, name in enumerate(self.kinds) if name in names))
 
 
 def _open_unwritable(path: Path) -> sqlite3.Connection:
@@ -282,14 +290,14 @@ class Store:
         """The first column of all rows of a query."""
         return [row[0] for row in self.query(sql, values)]
 
-    def put(self, table: Table, documents: Iterable[tuple[object, ...]]) -> None:
-        """Write the rows that a table derives from documents; each item has the arguments of the table's `find`."""
-        with self._translated():
-            for document in documents:
-                for values in table.rows(*document):
-                    row = dict(zip(table.kinds, values, strict=True))
-                    if not table.settled or not self._connection.execute(table.revision, row).rowcount:
-                        self._connection.execute(table.insertion, row)
+    def put(self, table: Table, documents: Iterable[tuple[object, ...]], stored: Container[object] = ()) -> None:
+        """Write the rows that a table derives from documents; each item has the arguments of the table's `find`.
+
+        :param stored: key and settled columns of the rows that are there already.
+        """
+        rows = (row for document in documents for row in table.rows(*document))
+        for is_settled, some in groupby(rows, lambda row: table.settled_of(row) in stored):
+            self.write(table.revision if is_settled else table.insertion, some)
 
     def check_room(self) -> None:
         """Write something larger than most transactions to the disk: a full one may still accept a few bytes."""

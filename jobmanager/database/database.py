@@ -22,12 +22,12 @@ from jobmanager.database.grid_jobs import (
 )
 from jobmanager.database.local_jobs import COUNTS, LOCAL_JOBS, LiveJob, LocalJobLine, LocalJobs
 from jobmanager.database.sqlite import QUARANTINE, DamagedDocument, DatabaseError, Quarantine, Quarantined, Store
-from jobmanager.database.usage import RECORDS, REMOVED, Accounting, UsageRecords
 
 if TYPE_CHECKING:
     from lxml import etree
 
     from jobmanager.database.checking import Checking
+    from jobmanager.database.usage import Accounting, UsageRecords
 
 __all__ = [
     "STANDINGS",
@@ -50,7 +50,6 @@ LAYOUT = 9
 FIRST_LAYOUT = 4
 """The oldest layout that can be upgraded."""
 _TABLES = (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS)
-_DERIVED = "".join(table.schema for table in _TABLES) + COUNTS + QUARANTINE + REMOVED + RECORDS
 
 
 class Database:
@@ -80,13 +79,11 @@ class Database:
         self.attempts = Attempts(self._store)
         self.events = Events(self._store)
         self.quarantine = Quarantine(self._store)
-        self.usage = UsageRecords(self._store)
-        self.accounting = Accounting(self._store)
 
     def _make_or_upgrade(self) -> None:
         found = self._store.layout
         if found is None:
-            self._store.make(_DERIVED + EVENTS, LAYOUT)
+            self._store.make(_render_schema() + EVENTS, LAYOUT)
         elif found > LAYOUT:
             raise DatabaseError(
                 f"job database {self.path} has layout {found}, this version knows {LAYOUT} at most: "
@@ -100,7 +97,7 @@ class Database:
         elif found < LAYOUT:
             from jobmanager.database.upgrade import upgrade
 
-            upgrade(self._store, _DERIVED, LAYOUT)
+            upgrade(self._store, _render_schema(), LAYOUT)
         else:
             self._store.make_missing_indexes(_TABLES)
 
@@ -162,6 +159,20 @@ class Database:
 
         return Checking(self._store)
 
+    @cached_property
+    def usage(self) -> "UsageRecords":
+        """What local jobs used; loaded when it is needed."""
+        from jobmanager.database.usage import UsageRecords
+
+        return UsageRecords(self._store)
+
+    @cached_property
+    def accounting(self) -> "Accounting":
+        """The usage records; loaded when they are needed."""
+        from jobmanager.database.usage import Accounting
+
+        return Accounting(self._store)
+
     def read_text(self, job_id: str) -> bytes:
         """A grid job's own document as it is stored, even if it cannot be read as XML."""
         ((document,),) = self._store.query("SELECT CAST(document AS BLOB) FROM grid_job WHERE id = ?", [job_id])
@@ -177,6 +188,13 @@ class Database:
             f" FROM grid_job JOIN local_job ON local_job.grid_job = grid_job.id{condition} ORDER BY 1, 2, 3"
         )
         return self._store.query(sql, () if job_id is None else (job_id, job_id))
+
+
+def _render_schema() -> str:
+    """All tables but those of events, which upgrades keep as they are."""
+    from jobmanager.database.usage import RECORDS, REMOVED
+
+    return "".join(table.schema for table in _TABLES) + COUNTS + QUARANTINE + REMOVED + RECORDS
 
 
 def _render_chosen(columns: str, job_id: str | None, grid_job: str, local_job: str | None) -> str:

@@ -155,7 +155,7 @@ def _run_drivers(folder: Path, count: int) -> float:
         environment = {
             "PATH": os.environ["PATH"],
             "SAMGRID_FORK_ID": f"b.{number}",
-            "SAMGRID_FORK_INDEX": "50",
+            "SAMGRID_FORK_INDEX": str(count),
             "SAMGRID_FORK_STARTED": str(int(time.time())),
         }
         argv = ["/bin/sh", str(sandbox / "driver.sh"), token]

@@ -1,8 +1,13 @@
-"""The times that people give on the command line."""
+"""What people give on the command line."""
+
+import re
+import shlex
 
 import pytest
 
 from jobmanager.commands.arguments import read_since
+from jobmanager.commands.cli import make_whole_parser
+from tests.forked_samgrid import ROOT
 
 NOW = 1795340232.0
 """Sun Nov 22 09:37:12 UTC 2026."""
@@ -32,3 +37,12 @@ def test_a_day_a_time_or_so_long_ago(text: str, second: float) -> None:
 def test_anything_else_is_refused_with_the_way_out(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no time: say 2026-11-22, 2026-11-22T08:30, 36h or 7d"):
         read_since(text, NOW)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/requests.md"])
+def test_commands_on_a_page_are_spelt_as_they_are_understood(page: str) -> None:
+    blocks = re.findall(r"(?ms)^```\n(.*?)^```", (ROOT / page).read_text())
+    commands = [command for block in blocks for command in re.findall(r"(?m)^samgrid ((?!gram)[^#\n]+)", block)]
+    assert len(commands) > 10
+    for command in commands:
+        make_whole_parser().parse_args(shlex.split(command))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +22,8 @@ _FILE = "sample"
 _EVENTS_PER_LOCAL_JOB = 2
 _EVENTS = 5
 """They make slices of different sizes."""
+_ALMOST = 0.8
+"""How alike two names are that differ by a letter or two, or by capitals and underscores."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ def check_module(
         if not faults:
             count = len(handler.attributes) + len(handler.siteAttributes)
             yield Finding(Level.GOOD, f"job type {handler.jobType}: {count} attributes, declared well")
+            yield from find_misspelt_methods(handler)
             yield from _try_samples(configuration, handler, samples, run_time)
 
 
@@ -111,6 +115,15 @@ def find_declaration_faults(handler: type[JobAdapter]) -> Iterator[Finding]:
     for attribute in handler.siteAttributes:
         if attribute.required:
             yield _fault(f"siteAttributes: {attribute.name} is required", "give it a default: a site need not set it")
+
+
+def find_misspelt_methods(handler: type[JobAdapter]) -> Iterator[Finding]:
+    """A warning for each method whose name is almost one that the job manager calls."""
+    known = [name for name in dir(JobAdapter) if not name.startswith("_")]
+    inherited = set(dir(handler.__base__))
+    for name in (name for name, value in vars(handler).items() if callable(value) and name not in inherited):
+        if meant := get_close_matches(name, known, 1, _ALMOST):
+            yield Finding(Level.WARNING, f"nothing calls its method {name}", f"did you mean {meant[0]}?")
 
 
 def _fault(text: str, remedy: str) -> Finding:

@@ -201,10 +201,9 @@ def _read_tar(tar: Path) -> dict[str, str]:
 
 
 def _describe_content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
-    stream = archive.extractfile(member)
-    if not member.isfile() or stream is None:
+    if not member.isfile():
         return f"{member.type!r} {member.linkname}"
-    return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+    return hashlib.file_digest(archive.extractfile(member), "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def _ask(question: Callable[[], _T]) -> _T:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adapters import BadSweep, JobAdapter, Limits, RequestFile, Site, Step, Sweep, TooLarge, check_order, check_sizes
+from adapters import BadSweep, JobAdapter, Limits, RequestFile, Site, Step, TooLarge, check_order, check_sizes
 from adapters.sweep import SPLIT_FILES
 from jobmanager.requests.attributes import (
     NOTIFY,
@@ -136,10 +136,13 @@ def count_local_jobs(adapter: JobAdapter) -> int:
     with blaming(f"handler {adapter.jobType}"):
         try:
             size = find_size(adapter)
-            count = adapter.getNumSubmissionTimes() if adapter.sweep is None else _count_rows(adapter, adapter.sweep)
+            count = adapter.getNumSubmissionTimes() if adapter.sweep is None else len(adapter.sweep.rows)
             _check_number(adapter, "getNumSubmissionTimes", count)
         except TooLarge as error:
             raise BadRequest([str(error)]) from error
+    most = adapter.site.limits.max_local_jobs
+    if count > most:
+        raise BadRequest([f"the request makes {count} local jobs, but this site takes at most {most}: ask for fewer"])
     if count < 1 or (size is not None and count > size):
         raise HandlerError(f"handler {adapter.jobType} asks for {count} local jobs for a size of {size}")
     return count
@@ -151,13 +154,6 @@ def find_size(adapter: JobAdapter) -> int | None:
         size = adapter.getSize()
         _check_number(adapter, "getSize", 1 if size is None else size)
     return size
-
-
-def _count_rows(adapter: JobAdapter, sweep: Sweep) -> int:
-    count, most = len(sweep.rows), adapter.site.limits.max_local_jobs
-    if count > most:
-        raise TooLarge(f"parameters or split_files make {count} local jobs, but this site takes at most {most}")
-    return count
 
 
 def _check_number(adapter: JobAdapter, method: str, number: object) -> None:

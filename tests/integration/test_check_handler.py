@@ -44,7 +44,9 @@ def test_a_good_handler_has_no_faults_and_leaves_nothing(samgrid: Samgrid, tmp_p
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     samgrid = replace(samgrid, settings={"TMPDIR": str(temporary)})
-    done = samgrid("check-handler", str(write_handler(tmp_path)))
+    chmod = '(workArea / "program").chmod(0o755)'
+    path = write_handler(tmp_path, (chmod, f'{chmod}\n        (workArea / "loop").symlink_to("loop")'))
+    done = samgrid("check-handler", str(path))
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no faults"), done.stdout + done.stderr
     assert "output: result (0 bytes)" in done.stdout
     assert not samgrid.state.exists()
@@ -102,6 +104,7 @@ def test_a_broken_promise_is_named(samgrid: Samgrid, tmp_path: Path, replacement
             "def getNumSubmissionTimes(self):\n    return 3.2",
             "getNumSubmissionTimes gave 3.2, which is no whole number",
         ),
+        (f"def getNumSubmissionTimes(self):\n    return {10**9}", f"refused: the request makes {10**9} local jobs"),
         ("def getSize(self):\n    return '5'", "getSize gave '5', which is no whole number"),
         ("def getPhaseOfLine(self, line):\n    return line or None", "'a phase' is no adapters.Phase"),
         ("def getPhaseOfLine(self, line):\n    return int(line) and None", "getPhaseOfLine about the line 'a phase'"),

@@ -200,7 +200,7 @@ def test_what_is_to_be_done_about_failures_stands_in_the_document(account: Accou
 
 def test_a_sweep_of_more_rows_than_the_site_takes_is_refused(account: Account, tmp_path: Path) -> None:
     (tmp_path / "points.csv").write_text("mass\n" + "1\n" * 100_001)
-    with pytest.raises(BadRequest, match="make 100001 local jobs, but this site takes at most 100000"):
+    with pytest.raises(BadRequest, match="makes 100001 local jobs, but this site takes at most 100000"):
         accept_grid_job(account, [*SWEPT, ("arguments", ("{mass}",))], tmp_path)
 
 

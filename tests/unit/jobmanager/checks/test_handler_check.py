@@ -4,7 +4,8 @@ import pytest
 
 from adapters import Attribute, Kind
 from handlers.command import CommandAdapter
-from jobmanager.checks.handler_check import make_sample
+from jobmanager.checks.handler_check import find_misspelt_methods, make_sample
+from jobmanager.requests.job_types import KNOWN_TYPES, find_job_type
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.SEQUENCES], ids=lambda kind: kind.name)
@@ -12,3 +13,24 @@ def test_a_request_made_from_declarations_has_a_value_of_each_kind(tmp_path: Pat
     thing = Attribute("thing", "A thing.", kind, required=True)
     handler = type("Sample", (CommandAdapter,), {"attributes": (thing,)})
     assert thing.read(dict(make_sample(handler, tmp_path))["thing"], tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("getNumSubmissionsTimes", ["getNumSubmissionTimes"]),
+        ("prepare_work_area", ["prepareWorkArea"]),
+        ("getsummary", ["getSummary"]),
+        ("getSummary", []),
+        ("getGeometry", []),
+    ],
+)
+def test_a_method_whose_name_is_almost_one_that_is_called_is_warned_of(written: str, meant: list[str]) -> None:
+    handler = type("Sample", (CommandAdapter,), {written: lambda self: None})
+    found = [(finding.text, finding.remedy) for finding in find_misspelt_methods(handler)]
+    assert found == [(f"nothing calls its method {written}", f"did you mean {name}?") for name in meant]
+
+
+@pytest.mark.parametrize("name", KNOWN_TYPES)
+def test_no_method_of_our_own_handlers_is_taken_for_a_misspelt_one(name: str) -> None:
+    assert list(find_misspelt_methods(find_job_type(name, ()))) == []

@@ -38,6 +38,7 @@ _MOST_BYTES = 16_000_000
 _MOST_ROWS = 1_000_000
 """No site permits more local jobs, and 16 MB of short rows would need gigabytes of memory."""
 _MOST_NAMES = 1000
+_SHOWN_NAMES = 10
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
 Row = Mapping[str, Sequence[str]]
@@ -77,8 +78,10 @@ class Sweep:
 
     @property
     def placeholders(self) -> str:
-        """The placeholders for arguments and environment, for messages: ``{mass}, {seed}``."""
-        return ", ".join(f"{{{name}}}" for name in self.rows[0])
+        """The placeholders for arguments and environment, for messages, at most ten: ``{mass}, {seed}``."""
+        shown = [f"{{{name}}}" for name in islice(self.rows[0], _SHOWN_NAMES)]
+        more = len(self.rows[0]) - len(shown)
+        return ", ".join([*shown, f"… ({more} more)"] if more else shown)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -143,13 +146,23 @@ def _find_files(pattern: RequestFile, looks: Iterator[int]) -> list[str]:
     # The request's folder is not a pattern, whatever its name.
     folder = str(pattern.path).removesuffix(str(name)) if pattern.travels else ""
     found = set(_find_paths(folder, name.parts or (".",), _spend(looks, pattern.name)))
-    files = sorted(os.path.abspath(path) for path in found if os.path.isfile(path))  # noqa: PTH100, PTH113 never raise
+    files = sorted(os.path.abspath(path) for path in found if _is_file(path))  # noqa: PTH100
     if not files:
         raise BadSweep(f"split_files: no file is called {pattern.name!r}" + (f" in {folder}" if folder else ""))
     strange = [path for path in files if "," in path or not path.isprintable()]
     if strange:
         raise BadSweep(f"split_files: {strange[0]!r} has a comma or a control character in its name: rename it")
     return files
+
+
+def _is_file(path: str) -> bool:
+    """True for a regular file; raises BadSweep: nobody can say, and to leave it out would lose data."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
+    except OSError as error:
+        if not os.path.lexists(path):
+            return False
+        raise BadSweep(f"split_files: {path!r} cannot be read: {error.strerror}") from error
 
 
 def _spend(looks: Iterator[int], pattern: str) -> Iterator[int]:
@@ -181,7 +194,10 @@ def _find_paths(folder: str, parts: Sequence[str], looks: Iterator[int]) -> Iter
             continue
         if glob.has_magic(part):
             entries = _list_shown(folder, looks, part.startswith("."))
-            paths = [path for name, path in entries if fnmatch.fnmatchcase(name, part)]
+            # As the shell does: what matches nothing may be a name.
+            paths = [path for name, path in entries if fnmatch.fnmatchcase(name, part)] or [
+                path for name, path in entries if name == part
+            ]
         else:
             paths = [os.path.join(folder, part)]  # noqa: PTH118
         if rest:
@@ -216,7 +232,9 @@ def _read_file(file: RequestFile) -> Sequence[Row]:
     except BadSweep as error:
         raise BadSweep(f"parameters: {file.name!r}: {error}") from error
     except UnicodeDecodeError as error:
-        raise BadSweep(f"parameters: {file.name!r}: byte {error.start + 1} is no UTF-8 text") from error
+        raise BadSweep(
+            f"parameters: {file.name!r}: byte {error.start + 1} is no UTF-8 text: save it as UTF-8"
+        ) from error
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -276,7 +294,7 @@ def _read_json(text: str) -> Iterator[Row]:
         except (ValueError, RecursionError) as error:
             raise BadSweep(f"line {number} is no JSON: {error}") from error
         if not isinstance(pairs, _Pairs):
-            raise BadSweep(f"line {number} is no JSON object")
+            raise BadSweep(f'line {number} is no JSON object, as in {{"mass": 91.2}}')
         _check_names([name for name, _ in pairs], number)
         row = dict(pairs)
         names = names or [*row]
@@ -300,6 +318,6 @@ def _check_names(names: Sequence[str], line: int) -> None:
     strange = [name for name in names if not _NAME.fullmatch(name)]
     if strange or not names:
         found = (strange or [""])[0][:40]
-        raise BadSweep(f"line {line}: {found!r} is no name of a column between commas: letters, digits, _ . -")
+        raise BadSweep(f"line {line}: {found!r} is no name of a column between commas: ASCII letters, digits, _ . -")
     if len(set(names)) < len(names):
         raise BadSweep(f"line {line} has a name twice: {', '.join(names)}")

@@ -257,9 +257,12 @@ def find_warnings(adapter: JobAdapter) -> list[str]:
     with blaming(f"handler {adapter.jobType}"):
         warnings = read_texts("findWarnings", adapter.findWarnings())
     sweep = adapter.sweep
-    unknown = sweep.find_unknown(adapter.request.get("arguments", ())) if sweep else []
-    stays = [f"arguments: {word} stays as it is: what differs is {sweep.placeholders}" for word in unknown if sweep]
-    return [*warnings, *stays, *_find_environment_warnings([name for name, _ in adapter.request["environment"]])]
+    if sweep and (unknown := sweep.find_unknown(adapter.request.get("arguments", ()))):
+        warnings = [
+            *warnings,
+            f"arguments: not replaced: {', '.join(unknown)}; local jobs differ by {sweep.placeholders}",
+        ]
+    return [*warnings, *_find_environment_warnings([name for name, _ in adapter.request["environment"]])]
 
 
 def _find_environment_warnings(names: Sequence[str]) -> Iterator[str]:

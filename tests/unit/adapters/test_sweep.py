@@ -159,6 +159,26 @@ def test_a_file_with_a_comma_in_its_name_is_refused(folder: Path) -> None:
         ask(folder, "data/*.root")
 
 
+@pytest.mark.parametrize("pattern", ["data/*.root", "data/f.root"])
+def test_a_file_that_may_be_meant_but_cannot_be_looked_at_is_refused(folder: Path, pattern: str) -> None:
+    (folder / "data" / "f.root").symlink_to("nowhere")
+    with pytest.raises(BadSweep, match=r"/data/f\.root' cannot be read: No such file"):
+        ask(folder, pattern)
+
+
+def test_a_name_that_looks_like_a_pattern_and_matches_nothing_is_a_name(folder: Path) -> None:
+    (folder / "data" / "f[1].root").touch()
+    for name in ("data/f[1].root", "da[t]a/f[1].root"):
+        assert ask(folder, name) == Sweep([{"files": [str(folder / "data" / "f[1].root")]}])
+    (folder / "data" / "f1.root").touch()
+    assert ask(folder, "data/f[1].root") == Sweep([{"files": [str(folder / "data" / "f1.root")]}])
+
+
+def test_of_many_names_the_first_are_shown() -> None:
+    row = {f"c{number}": ("1",) for number in range(12)}
+    assert Sweep([row]).placeholders == ", ".join(f"{{c{number}}}" for number in range(10)) + ", … (2 more)"
+
+
 def test_a_request_that_sweeps_nothing_has_no_sweep(folder: Path) -> None:
     assert ask(folder) is None
 

@@ -140,8 +140,7 @@ def test_a_name_in_braces_that_is_no_column_is_told_with_the_columns(
     words = ("{mass}", "{mas}", "--tag={Tag}", "--tag={tag}", "${HOME}", "{ print }", "{1}")
     accept_grid_job(account, [*SWEPT, ("arguments", words)], tmp_path)
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-        "arguments: {mas} stays as it is: what differs is {mass}, {tag}",
-        "arguments: {Tag} stays as it is: what differs is {mass}, {tag}",
+        "arguments: not replaced: {mas}, {Tag}; local jobs differ by {mass}, {tag}"
     ]
 
 

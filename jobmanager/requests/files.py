@@ -99,6 +99,8 @@ def read_request_file(file: str, site_modules: Sequence[str]) -> tuple[Given, Pa
     source = file
     if file == "-":
         source = "standard input"
+        if sys.stdin is None:
+            raise BadRequest(["standard input is closed: name a file"])
         data, folder = sys.stdin.buffer.read(MAX_BYTES + 1), Path.cwd()
     else:
         try:
@@ -107,9 +109,9 @@ def read_request_file(file: str, site_modules: Sequence[str]) -> tuple[Given, Pa
         except UnusableFile as error:
             raise BadRequest([f"{error}; standard input is named -"]) from error
     try:
-        return read_request_text(data.decode(), source, site_modules), folder
+        return read_request_text(data.decode("utf-8-sig"), source, site_modules), folder
     except UnicodeDecodeError as error:
-        raise BadRequest([f"{source}: byte {error.start + 1} is no UTF-8 text"]) from error
+        raise BadRequest([f"{source}: byte {error.start + 1} is no UTF-8 text: save it as UTF-8"]) from error
 
 
 def read_request_text(text: str, source: str, site_modules: Sequence[str]) -> Given:

@@ -139,6 +139,17 @@ def test_what_is_no_regular_file_is_no_request(file: str) -> None:
         read_request_file(file, ())
 
 
+def test_a_mark_of_utf_8_at_the_beginning_is_no_part_of_a_request(tmp_path: Path) -> None:
+    (tmp_path / "request").write_text("&(samgrid_type = command)", encoding="utf-8-sig")
+    assert read_request_file(str(tmp_path / "request"), ()) == ([("samgrid_type", ("command",))], tmp_path)
+
+
+def test_standard_input_that_is_closed_is_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(BadRequest, match="standard input is closed: name a file"):
+        read_request_file("-", ())
+
+
 def test_what_is_no_regular_file_is_no_module(tmp_path: Path) -> None:
     (tmp_path / "handler.py").symlink_to("/dev/null")
     with pytest.raises(HandlerError, match=r"handler\.py is no Python file"):

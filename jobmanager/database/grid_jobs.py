@@ -168,7 +168,7 @@ class Choice:
             ("owner = ?", self.owner),
             ("submitted >= ?", since),
             ("submitted < ?", until),
-            ("name GLOB ?", self.name),
+            ("name GLOB ?", None if self.name is None else self.name.replace("[", "[[]")),
             (f"instr(lower({_NAMES}), lower(?))", self.text),
         )
         given = [(test, value) for test, value in wanted if value is not None]

@@ -206,6 +206,7 @@ def test_an_id_that_fits_none_or_several_is_an_error(database: Database, prefix:
 def named(database: Database) -> Database:
     """Grid jobs with names, two of them the same, others that look like ids."""
     names = {"abcd1111": "tune 7", "abcd2222": "tune 8", "bbbbbbbb": "abcd1111", "cccccccc": "b", "dddddddd": "tune 7"}
+    names["ffffffff"] = "[b] 1"
     for job_id, name in names.items():
         add(database, job_id)
         database.grid_jobs.change(job_id, lambda job, name=name: setattr(job, "name", name))  # type: ignore[misc]
@@ -241,6 +242,7 @@ def test_a_name_that_fits_none_or_several_is_an_error(named: Database, word: str
     ("words", "pattern", "chosen"),
     [
         ([], "tune*", ["abcd1111", "abcd2222", "dddddddd"]),
+        ([], "[b] *", ["ffffffff"]),
         ([], "tune ?", ["abcd1111", "abcd2222", "dddddddd"]),
         (["d", "tune 8", "d"], None, ["dddddddd", "abcd2222"]),
         (["d", "cccc"], "tune*", ["dddddddd"]),

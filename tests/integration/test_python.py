@@ -468,6 +468,10 @@ def test_a_map_that_is_refused_leaves_nothing(state: Path) -> None:
     pytest.importorskip("cloudpickle")
     with pytest.raises(BadRequest, match="there are no items"):
         submit_map(len, [], folder="maps")
+    with pytest.raises(UserError, match="submit_map calls a function, but 7 is none"):
+        submit_map(7, ["a"], folder="maps")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="a name is a text, not 7"):
+        submit("&(samgrid_type = command)(executable = /bin/true)", name=7)  # type: ignore[arg-type]
     assert not Path("maps").exists()
     with pytest.raises(BadRequest) as refused:
         submit_map(len, ["a"], folder="maps", inputFiles=["table.txt"], count=7, directory="/tmp")

@@ -256,11 +256,14 @@ def submit(
     :param folder: where the request's relative file names start: its file's own folder, else the working directory.
     :param state_dir: the account's state folder; by default as the command line finds it.
     :raises BadRequest: it is refused; ``faults`` has a sentence for each fault, and nothing has been created.
+    :raises BadArgument: the name is no text.
     :raises HandlerError: the job type's own code has failed.
     """
     from jobmanager.commands.grid_jobs import submit_request
     from jobmanager.requests.files import read_request_file, read_request_text
 
+    if not isinstance(name, str | None):
+        raise BadArgument(f"a name is a text, not {name!r}")
     with _opened(state_dir, is_made=True) as account:
         modules = account.configuration.handlers.modules
         if isinstance(request, os.PathLike):

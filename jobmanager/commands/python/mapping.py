@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from jobmanager import UserError
 from jobmanager.commands.python import call
 
-from .handles import JobHandle, submit
+from .handles import BadArgument, JobHandle, submit
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -108,6 +108,7 @@ def submit_map(
     :param folder: gets a new folder for function, items and results; nobody removes that but you.
     :param attributes: of the request, such as ``max_wall_time=60`` or ``retries=2``.
     :raises BadRequest: it is refused; ``faults`` has a sentence for each fault, and nothing has been created.
+    :raises BadArgument: the function is none.
     :raises PermissionError: others own the folder, or all may write to it.
     :raises ImportError: there is no cloudpickle.
     """
@@ -119,6 +120,8 @@ def submit_map(
     own_names = {*map(canonical_name, _OWN_ATTRIBUTES)}
     if taken := [name for name in attributes if canonical_name(name) in own_names]:
         raise BadRequest([f"{name}: submit_map says that itself" for name in taken])
+    if not callable(function):
+        raise BadArgument(f"submit_map calls a function, but {function!r} is none")
     pickled = [cloudpickle.dumps(item) for item in items]
     if not pickled:
         raise BadRequest(["there are no items: submit_map needs one for each local job"])

@@ -1,7 +1,7 @@
-"""Runs the command line in a process of its own that a server forks, with everything loaded.
+"""Runs our programs in processes of their own that a server forks, with everything loaded.
 
-An interpreter's start and end cost ten times what most commands do. What a command gets and gives is as in
-`tests.samgrid.Samgrid`, but for the variables that the interpreter itself reads at its start (``PYTHONPATH``).
+An interpreter's start and end cost ten times what most commands do. What a program gets and gives is as in
+`subprocess.run`, but for the variables that the interpreter itself reads at its start (``PYTHONPATH``).
 """
 
 import functools
@@ -14,7 +14,9 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,21 +35,37 @@ _PRELOADED = (
 """What commands import."""
 
 
+def run_forked(
+    command: Sequence[str],
+    *,
+    input: bytes,
+    env: Mapping[str, str],
+    cwd: str = "",
+    start: Callable[[bytes, list[int]], int] | None = None,
+    **_: object,
+) -> "subprocess.CompletedProcess[bytes]":
+    """What `subprocess.run` returns of a command line that `launch.command_line` makes."""
+    files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
+    words = command[command.index(os.fspath(launch.LAUNCH)) + 1 :]
+    try:
+        os.pwrite(files[0], input, 0)
+        message = json.dumps([words, cwd or str(Path.cwd()), _umask(), {**env}]).encode()
+        status = (start or _server().run)(message, files)
+        stdout, stderr = (os.pread(file, os.fstat(file).st_size, 0) for file in files[1:])
+    finally:
+        for file in files:
+            os.close(file)
+    return subprocess.CompletedProcess(command, status, stdout, stderr)
+
+
 class ForkedSamgrid(Samgrid):
     """``samgrid`` on one state folder."""
 
     def __call__(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """The finished command."""
-        files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
-        try:
-            os.pwrite(files[0], stdin.encode(), 0)
-            message = json.dumps([arguments, str(Path.cwd()), _umask(), self.environment()]).encode()
-            status = _server().run(message, files)
-            stdout, stderr = (os.pread(file, os.fstat(file).st_size, 0).decode() for file in files[1:])
-        finally:
-            for file in files:
-                os.close(file)
-        return subprocess.CompletedProcess(arguments, status, stdout, stderr)
+        command = launch.command_line("samgrid", *arguments)
+        done = run_forked(command, input=stdin.encode(), env=self.environment())
+        return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def _umask() -> int:
@@ -91,23 +109,34 @@ def serve() -> None:
     """Fork for each message, until there is nobody to send one."""
     for name in _PRELOADED:
         importlib.import_module(name)
+    # A query's own process is forked from the command's.
+    forking = SimpleNamespace(
+        run=functools.partial(run_forked, start=_run_child), TimeoutExpired=subprocess.TimeoutExpired
+    )
+    vars(importlib.import_module("jobmanager.views.query"))["subprocess"] = forking
     gc.freeze()
     with socket.socket(fileno=os.dup(0)) as connection:
         while True:
             message, files, _, _ = socket.recv_fds(connection, _LONGEST, 3, socket.MSG_CMSG_CLOEXEC)
             if not message:
                 return
-            child = os.fork()
-            if child == 0:
-                os.close(connection.detach())
-                _become_command(message, files)
+            status = _run_child(message, files, connection.fileno())
             for file in files:
                 os.close(file)
-            connection.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+            connection.send(str(status).encode())
+
+
+def _run_child(message: bytes, files: list[int], *unwanted: int) -> int:
+    child = os.fork()
+    if child == 0:
+        for file in unwanted:
+            os.close(file)
+        _become_command(message, files)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def _become_command(message: bytes, files: list[int]) -> NoReturn:
-    arguments, folder, mask, environment = json.loads(message)
+    sys.argv, folder, mask, environment = json.loads(message)
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -115,7 +144,6 @@ def _become_command(message: bytes, files: list[int]) -> NoReturn:
     os.umask(mask)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["samgrid", *arguments]
     status: object = 1
     try:
         status = launch.run()

@@ -25,7 +25,7 @@ from tests.forked_samgrid import ForkedSamgrid
 from tests.integration.conftest import HANDLERS
 from tests.integration.test_experiments import STAND_IN
 from tests.samgrid import Samgrid
-from tests.waiting import wait_until
+from tests.waiting import Gate, wait_until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "questions.md"
 QUESTIONS = dict(re.findall(r"^\*\*(\d+)\. .*?\n```\n(.*?)\n```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
@@ -159,12 +159,12 @@ PRODUCTION = """&(samgrid_type = dzero_monte_carlo)(runjob_requestid = 13669)(ru
  (events_per_local_job = 2)(d0_release_version = p14.07.00)(jobfiles_dataset = jms_set14)"""
 LOSSY = "&(samgrid_type = generator)(events = 6)(events_per_local_job = 2)(request_id = 1)(marks = {marks})"
 HELD = """&(samgrid_type = command)(executable = /bin/sh)(count = 3)(environment = (GATE "{gate}"))
- (arguments = -c "samgrid-report phase d0gstar 117/250 events; until [ -e $GATE ]; do sleep 0.2; done")"""
+ (arguments = -c "samgrid-report phase d0gstar 117/250 events; : <$GATE")"""
 
 
 @pytest.fixture(scope="module")
-def real(module_samgrid: Samgrid, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid, str]]:
-    """An account whose grid jobs are done, failed, cancelled, under way and kept from going on; which one failed."""
+def real(module_samgrid: Samgrid, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid, str, str]]:
+    """An account whose grid jobs are done, failed, cancelled, under way and kept from going on; which failed, where."""
     folder = tmp_path_factory.mktemp("real")
     (folder / "samgrid.toml").write_text(SITE.format(handlers=HANDLERS, folder=folder))
     (folder / "jms_set14").mkdir()
@@ -176,7 +176,8 @@ def real(module_samgrid: Samgrid, tmp_path_factory: pytest.TempPathFactory) -> I
     assert samgrid("run", "-", stdin=PRODUCTION).returncode == 0
     failed = samgrid.submit(LOSSY.format(marks=folder))
     assert samgrid("watch", failed).returncode == 1
-    held = HELD.format(gate=folder / "gate")
+    gate = Gate(folder / "gate")
+    held = HELD.format(gate=gate.path)
     cancelled = samgrid.submit(held)
     samgrid("cancel", cancelled)
     assert samgrid("watch", cancelled).returncode == 1
@@ -184,17 +185,18 @@ def real(module_samgrid: Samgrid, tmp_path_factory: pytest.TempPathFactory) -> I
     replace(samgrid, settings={**settings, "SAMGRID_SITE_BATCH_SYSTEM": "silent"}).submit(held)
     reached = "boolean(//problem and //phase[@done=117] and //local-job/@wait-reason)"
     wait_until(lambda: samgrid("query", reached).stdout == "true\n")
-    yield samgrid, failed
-    (folder / "gate").touch()
+    yield samgrid, failed, samgrid("query", "string(//local-job/@host)").stdout.strip()
+    gate.close()
 
 
 @pytest.mark.parametrize("number", QUESTIONS)
-def test_a_question_has_an_answer_in_an_account_where_much_has_happened(real: tuple[Samgrid, str], number: str) -> None:
-    samgrid, failed = real
+def test_a_question_has_an_answer_in_an_account_where_much_has_happened(
+    real: tuple[Samgrid, str, str], number: str
+) -> None:
+    samgrid, failed, host = real
     _, *words = shlex.split(QUESTIONS[number])
     if "--xquery" in words:
         need("saxonche")
-    host = samgrid("query", "string(//local-job/@host)").stdout.strip()
     for name, own in {
         "maria": getpass.getuser(), "wn102.example.org": host, "^wn10[0-9]\\.": f"^{host}", "k3f": failed,
         "slurm": "cluster", "4711_3": f"{failed}-1.3", "PT6H": "PT0S",

@@ -82,6 +82,7 @@ def clean(text: str) -> str:
     return "".join(letter for letter in text if letter >= " " and not "\ud800" <= letter <= "\udfff")
 
 
+@pytest.mark.usefixtures("forked_queries")
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_hostile_text_is_printed_harmlessly(
     account: Account, capsys: pytest.CaptureFixture[str], words: list[str]

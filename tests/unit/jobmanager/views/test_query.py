@@ -28,6 +28,7 @@ from jobmanager.views.query import (
 from tests.extras import need
 
 FIRST, SECOND = "aaaaaaaa", "bbbbbbbb"
+forked = pytest.mark.usefixtures("forked_queries")
 
 
 @pytest.fixture
@@ -62,11 +63,13 @@ ANSWERS = [
 ]
 
 
+@forked
 @pytest.mark.parametrize(("expression", "expected"), ANSWERS)
 def test_an_item_of_the_answer_is_a_line(jobs: Account, expression: str, expected: str) -> None:
     assert ask(jobs, expression) == expected
 
 
+@forked
 def test_an_item_of_any_kind_is_a_line_of_an_xquery(jobs: Account) -> None:
     need("saxonche")
     answers = [answer.values for answer in ANSWERS]
@@ -74,10 +77,12 @@ def test_an_item_of_any_kind_is_a_line_of_an_xquery(jobs: Account) -> None:
     assert ask(jobs, expression, Language.XQUERY) == "\n".join(str(expected) for _, expected in answers if expected)
 
 
+@forked
 def test_of_one_grid_job_nothing_else_is_seen(jobs: Account) -> None:
     assert ask(jobs, "//grid-job/@id", job_id=SECOND) == SECOND
 
 
+@forked
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
@@ -93,6 +98,7 @@ def test_xpath_has_regular_expressions_and_its_own_words_for_numbers(
     assert ask(jobs, expression) == expected
 
 
+@forked
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
@@ -119,6 +125,7 @@ def test_without_saxon_the_extra_is_named(jobs: Account, tmp_path: Path, monkeyp
 # --- wrong expressions
 
 
+@forked
 @pytest.mark.parametrize("language", Language)
 @pytest.mark.parametrize("expression", ["//[", "nonsense()", "$variable", "//x:local-job", "", "\ud800"], ids=ascii)
 def test_a_wrong_expression_is_named_in_one_printable_line(jobs: Account, language: Language, expression: str) -> None:
@@ -347,6 +354,7 @@ def test_names_that_are_misspelt_are_told_with_what_may_be_meant(expression: str
     assert [re.search(r"\(did you mean (.*)\?\)", hint)[1] for hint in check_names(expression)] == meant  # type: ignore[index]
 
 
+@forked
 def test_the_command_tells_a_misspelt_name_beside_the_answer(jobs: Account, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["query", "--state-dir", str(jobs.places.root), "count(//grid-jop)"]) == 0
     told = "samgrid query: the schema has no name grid-jop (did you mean grid-job?)\n"

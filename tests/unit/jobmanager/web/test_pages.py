@@ -45,7 +45,7 @@ _templates = functools.cache(Templates)
 
 
 @pytest.fixture
-def client(account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+def client(account: Account, forked_queries: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     """A browser that knows the token, and a site whose templates are compiled once for all tests."""
     monkeypatch.setattr("jobmanager.web.app.Templates", _templates)
     with TestClient(make_app(account, TOKEN), headers={"Authorization": f"Bearer {TOKEN}"}) as browser:

@@ -10,14 +10,13 @@ import pwd
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from adapters.attributes import Attribute
 from batch_adapters.adapter import BatchError, Refused, Unreachable
 from batch_adapters.diagnosis import Level
-from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import run_question
 from batch_adapters.states import State
 from jobmanager import read_version
@@ -27,6 +26,7 @@ from jobmanager.requests.job_types import load_job_types
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.views.text import printable
 
+_T = TypeVar("_T")
 _SEND_TIME = 60.0
 """Seconds."""
 _Entry = tuple[str, Iterable[str], Mapping[str, object]]
@@ -89,8 +89,10 @@ def collect_offer(account: Account, now: float, lifetime: int) -> Offer:
     name = configuration.site.batch_system
     system = find_batch_system(account, name)
     findings = list(examine(account, [name], None))
-    states = _count_states(system)
-    slots, free_slots = (account.fork_slots, None) if name == "fork" else _ask_slots(system)
+    statuses = _ask(system.query)
+    states = None if statuses is None else Counter(status.state for status in statuses)
+    asked = None if name == "fork" else _ask(system.slots)
+    slots, free_slots = asked or (account.fork_slots if name == "fork" else None, None)
     types = load_job_types(configuration.handlers.modules)
     return Offer(
         site=configuration.site.name,
@@ -98,7 +100,7 @@ def collect_offer(account: Account, now: float, lifetime: int) -> Offer:
         account=pwd.getpwuid(os.geteuid()).pw_name,
         version=read_version(),
         batch_system=name,
-        batch_version=_ask_version(system),
+        batch_version=_ask(system.version) or "",
         slots=slots,
         free_slots=free_slots,
         waiting_local_jobs=None if states is None else states[State.PENDING],
@@ -113,25 +115,12 @@ def collect_offer(account: Account, now: float, lifetime: int) -> Offer:
     )
 
 
-def _count_states(system: BatchSystem) -> Counter[State | None] | None:
+def _ask(question: Callable[[], _T]) -> _T | None:
+    """The batch system's answer; None if it does not answer."""
     try:
-        return Counter(status.state for status in system.query())
+        return question()
     except BatchError:
         return None
-
-
-def _ask_slots(system: BatchSystem) -> tuple[int | None, int | None]:
-    try:
-        return system.slots() or (None, None)
-    except BatchError:
-        return None, None
-
-
-def _ask_version(system: BatchSystem) -> str:
-    try:
-        return system.version()
-    except BatchError:
-        return ""
 
 
 def render_json(offer: Offer) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from jobmanager import render_number
 from jobmanager.commands.arguments import (
     AddCommand,
-    CommandError,
     account_of,
     declare_choice,
     find_grid_jobs,
@@ -113,13 +112,10 @@ def usage(options: argparse.Namespace) -> int:
 
 
 def write_accounts(options: argparse.Namespace) -> int:
-    from jobmanager.control.accounting import NotAccounted, RecordFormat, write_records
+    from jobmanager.control.accounting import RecordFormat, write_records
 
     form = RecordFormat(options.format)
-    try:
-        written = write_records(open_account_of(options), options.folder, form, options.again, time.time())
-    except NotAccounted as error:
-        raise CommandError(str(error)) from error
+    written = write_records(open_account_of(options), options.folder, form, options.again, time.time())
     what = "summaries" if form is RecordFormat.APEL_SUMMARY else "records"
     print(f"{what} written: {written.entries:,}, in files: {written.files:,}")
     return 0

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobmanager import UserError
 from jobmanager.database.times import render_time
 from jobmanager.database.usage import KEPT, Accounting, InCommon, Terms, UsageRecord, UsageSummary
 from jobmanager.site.account import Account
@@ -37,7 +38,7 @@ class RecordFormat(enum.Enum):
     AUDITOR = "auditor"
 
 
-class NotAccounted(Exception):
+class NotAccounted(UserError):
     """No records can be written; the sentence says why and the way out."""
 
 

@@ -141,16 +141,16 @@ class DecompositionSettings:
 class SandboxSettings:
     """Where local jobs run, and the limits of what goes out to them and comes back."""
 
-    scratch_folder: Path | None = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
+    scratch_folder: Path | None = _key(
         None,
         "Folder on the worker node in which each local job gets a scratch folder of its own; "
         "by default the job's own folder where the batch system makes one, else /tmp.",
     )
-    transfer: Transfer = _key(  # noqa: RUF009
+    transfer: Transfer = _key(
         Transfer.SHARED,
         "How files travel: all nodes share a file system, or the batch system copies them (HTCondor can).",
     )
-    spool_folder: Path | None = _key(  # noqa: RUF009
+    spool_folder: Path | None = _key(
         None,
         "Folder on the shared file system in which each account gets a folder for the files of its grid jobs; "
         "by default they are in the account's state folder.",
@@ -195,11 +195,11 @@ class MonitorSettings:
 class EventsSettings:
     """How the monitor learns of local jobs' states; [events.NAME] is for one batch system."""
 
-    source: EventSource = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
+    source: EventSource = _key(
         EventSource.LOG,
         "Read the batch system's own log, the day files of another generator (docs/event-files.md), or only poll.",
     )
-    path: Path | None = _key(  # noqa: RUF009
+    path: Path | None = _key(
         None, "The log, or the folder of the day files; by default where the batch system keeps its log."
     )
     prefix: Sequence[str] = _key((), 'Command that starts the generator, such as ["sudo", "-n", "-u", "logreader"].')
@@ -209,16 +209,16 @@ class EventsSettings:
 class GramSettings:
     """How GRAM learns of states (it polls, unless a key of events is set), and audit records (docs/gram.md)."""
 
-    event_collector: Path | None = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
+    event_collector: Path | None = _key(
         None, "Socket of the collector, which writes the events of all accounts of this host."
     )
-    event_folder: Path | None = _key(  # noqa: RUF009
+    event_folder: Path | None = _key(
         None, "Folder of day files that only this account writes; ignored if event_collector is set."
     )
-    failed_as: FailedAs = _key(  # noqa: RUF009
+    failed_as: FailedAs = _key(
         FailedAs.FAILED, "What GRAM's events finally say of a failed grid job: failed, or done with exit code 1."
     )
-    audit_folder: Path | None = _key(  # noqa: RUF009
+    audit_folder: Path | None = _key(
         None, "Folder that gets an audit record for each ended grid job that came through GRAM."
     )
 
@@ -258,7 +258,7 @@ class AccountingSettings:
     """What stands in every usage record, beside the site's name (docs/accounting.md)."""
 
     benchmark: float = _key(0, "How fast one core is here; 0 = not known.", "", 0, 1000)
-    benchmark_type: Benchmark = _key(Benchmark.HEPSCORE23, "What that was measured with.")  # noqa: RUF009
+    benchmark_type: Benchmark = _key(Benchmark.HEPSCORE23, "What that was measured with.")
     vo: str = _key(
         "unknown", "Virtual organization that the local jobs of this account run for; unknown: records name none."
     )

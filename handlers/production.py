@@ -5,13 +5,7 @@ from pathlib import Path
 
 from adapters import EVENTS, SLICING, Attribute, Kind, PlannedJob
 from handlers.inputs import INPUT_ATTRIBUTES, Groups, Input, InputsAdapter, NoFiles
-from handlers.runjob import (
-    RUNJOB_ATTRIBUTES,
-    RUNJOB_SITE_ATTRIBUTES,
-    RunjobAdapter,
-    phases_attribute,
-    program_attribute,
-)
+from handlers.runjob import RUNJOB_ATTRIBUTES, RunjobAdapter, phases_attribute, program_attribute
 
 _D0_PHASES = ("generator", "d0gstar", "d0sim", "d0reco", "recoanalyze")
 
@@ -37,7 +31,6 @@ class DzeroMonteCarloAdapter(RunjobAdapter):
         program_attribute("mc_runjob/mc_runjob"),
         *RUNJOB_ATTRIBUTES,
     )  # fmt: skip
-    siteAttributes = RUNJOB_SITE_ATTRIBUTES
 
     def getSize(self) -> int | None:
         size: int = self.request["runjob_numevts"]
@@ -65,7 +58,6 @@ class CdfMonteCarloAdapter(RunjobAdapter):
         program_attribute("mcproduction/run"),
         *RUNJOB_ATTRIBUTES,
     )  # fmt: skip
-    siteAttributes = RUNJOB_SITE_ATTRIBUTES
 
 
 _RECO_PHASES = ("d0reco", "recoanalyze")
@@ -92,7 +84,6 @@ class DzeroReconstructionAdapter(InputsAdapter, RunjobAdapter):
         program_attribute("mc_runjob/mc_runjob"),
         *RUNJOB_ATTRIBUTES,
     )  # fmt: skip
-    siteAttributes = RUNJOB_SITE_ATTRIBUTES
 
     def cutGroups(self, inputs: Sequence[Input]) -> Groups:
         share: int = self.request["files_per_local_job"]

@@ -63,6 +63,7 @@ class RunjobAdapter(JobAdapter):
     """A job type whose local jobs run the experiment's own production program on an ini file."""
 
     usesDirectory = False
+    siteAttributes = RUNJOB_SITE_ATTRIBUTES
     template: ClassVar[str]
     """The Jinja2 template of the ini file; the payload adds the values of each local job."""
     phases: ClassVar[Sequence[str]]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +25,7 @@ _EVENTS = 5
 """They make slices of different sizes."""
 _ALMOST = 0.8
 """How alike two names are that differ by a letter or two, or by capitals and underscores."""
+_fault = partial(Finding, Level.FAULT)
 
 
 @dataclass(frozen=True)
@@ -126,19 +128,12 @@ def find_misspelt_methods(handler: type[JobAdapter]) -> Iterator[Finding]:
             yield Finding(Level.WARNING, f"nothing calls its method {name}", f"did you mean {meant[0]}?")
 
 
-def _fault(text: str, remedy: str) -> Finding:
-    return Finding(Level.FAULT, text, remedy)
-
-
 def _find_form_fault(which: str, declared: object) -> Finding | None:
     if not isinstance(declared, Sequence):
         return _fault(f"{which} is {declared!r}", "make it a tuple of adapters.Attribute, as in (EVENTS, *SLICING)")
-    strange = [one for one in declared if not isinstance(one, Attribute)]
-    return (
-        _fault(f"{which} holds {strange[0]!r}", "make it an adapters.Attribute(name, doc, kind, ...)")
-        if strange
-        else None
-    )
+    strange = (one for one in declared if not isinstance(one, Attribute))
+    remedy = "make it an adapters.Attribute(name, doc, kind, ...)"
+    return next((_fault(f"{which} holds {one!r}", remedy) for one in strange), None)
 
 
 def _find_clashes(which: str, declared: Sequence[Attribute]) -> Iterator[Finding]:

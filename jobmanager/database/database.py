@@ -30,20 +30,9 @@ if TYPE_CHECKING:
     from jobmanager.database.usage import Accounting, UsageRecords
 
 __all__ = [
-    "STANDINGS",
-    "Choice",
-    "DamagedDocument",
-    "Database",
-    "DatabaseError",
-    "LiveJob",
-    "LocalJobLine",
-    "OpenGridJob",
-    "Overview",
-    "Quarantined",
-    "StepLine",
-    "UnknownJob",
-    "Unreported",
-]
+    "STANDINGS", "Choice", "DamagedDocument", "Database", "DatabaseError", "LiveJob", "LocalJobLine", "OpenGridJob",
+    "Overview", "Quarantined", "StepLine", "UnknownJob", "Unreported",
+]  # fmt: skip
 
 LAYOUT = 9
 """Number of the layout: of the tables, and of the documents' schema."""

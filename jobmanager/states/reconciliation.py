@@ -146,7 +146,7 @@ def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], 
     shown = {key: status for key, status in found.items() if status.is_of(key.token)}
     _apply(account, shown, asked)
     # A name that is no token may be a new name of the job; one that is, of another job that has the id now.
-    renamed = {key for key, status in found.items() if status.is_alive and not _TOKEN.fullmatch(status.token)}
+    renamed = {key for key, status in found.items() if status.is_alive and not TOKEN.fullmatch(status.token)}
     lost = [key for key in hopeless if key not in shown and key not in renamed]
     _change(account, lost, partial(_mark_lost, system.adapter.name, asked))
 

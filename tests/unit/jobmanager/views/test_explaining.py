@@ -20,9 +20,8 @@ from jobmanager.states.changes import put_local_jobs
 from jobmanager.states.driver_status import status_file
 from jobmanager.states.ends import put_outcome
 from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status, mark_lost
-from jobmanager.views.explaining import explain
+from jobmanager.views.explaining import BatchAnswer, Context, explain, render_verdict
 from jobmanager.views.text import render_local_time
-from jobmanager.views.verdict import BatchAnswer, Context, render_verdict
 from sandbox.status import DriverStatus
 from tests.unit.batch_program import NO, SILENT, BatchProgram, use
 

@@ -64,10 +64,6 @@ def _render_part(step: StepLine) -> str:
     return f"{step.name} ({step.grid_job}) {step.outcome or step.state or 'removed'}" if step.grid_job else step.name
 
 
-def _render_work(row: Overview) -> str:
-    return render_counts(row) + (f" (step of {row.parent})" if row.parent else "")
-
-
 def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
     """A line for each grid job, with a heading; ``is_choice``: there may be others."""
     heading = ("ID", "NAME", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
@@ -76,7 +72,8 @@ def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
     lines = [
         (
             *(row.id, render_line(row.name or ""), row.type, row.outcome or row.state, printable(row.owner)),
-            *(row.submitted.replace("T", blank), _render_work(row)),
+            row.submitted.replace("T", blank),
+            render_counts(row) + (f" (step of {row.parent})" if row.parent else ""),
         )
         for row in rows
     ]

@@ -173,17 +173,14 @@ def render_xml(result: QueryResult) -> Iterable[str]:
     yield "</result>"
 
 
-def _texts_between(node: etree._Element) -> list[str | None]:
-    return [node.text, *(child.tail for child in node)]
-
-
 def _indent(markup: str) -> str:
     """The same XML with elements on separate lines, unless there is text between them."""
     try:
         element = etree.fromstring(markup, etree.XMLParser(huge_tree=True, resolve_entities=False))
     except etree.XMLSyntaxError:  # a comment, say
         return markup
-    if any((text or "").strip() for node in element.iter() if len(node) for text in _texts_between(node)):
+    texts = (text for node in element.iter() if len(node) for text in (node.text, *(child.tail for child in node)))
+    if any((text or "").strip() for text in texts):
         return markup
     etree.indent(element, level=1)
     return etree.tostring(element, encoding="unicode")

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -66,7 +66,7 @@ class Snapshot:
 def watch_grid_job(account: Account, job_id: str) -> int:
     """Show a grid job until it ends; 0 done, 1 failed, 3 if something has kept it from going on for a while."""
     try:
-        with _choose_display() as display:
+        with Bars() if can_have_bars() else nullcontext(PlainLines()) as display:
             for snapshot in follow_grid_job(account, job_id):
                 display.show(snapshot)
     except CannotGoOn as error:
@@ -135,10 +135,6 @@ def _problem(account: Account, job_id: str) -> str:
     parts = [step.grid_job for step in account.database.grid_jobs.steps(job_id).get(job_id, ())]
     of_ours = ("monitor:", *(f"{name}:" for name in (job_id, *parts) if name))
     return "; ".join(line.partition(": ")[2] for line in lines if line.startswith(of_ours))
-
-
-def _choose_display() -> "AbstractContextManager[Bars | PlainLines]":
-    return Bars() if can_have_bars() else nullcontext(PlainLines())
 
 
 def can_have_bars() -> bool:

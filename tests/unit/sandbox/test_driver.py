@@ -926,6 +926,28 @@ def test_a_full_disk_is_waited_for(bench: Bench) -> None:
     assert bench.status.problem is None
 
 
+@pytest.mark.parametrize("unit", ["k", "i"])
+def test_a_disk_that_is_too_small_for_the_outputs_is_filled_once_and_not_again_and_again(
+    bench: Bench, unit: str
+) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "head -c 5000 /dev/zero >output/file"))])
+    naps = 'echo nap >>"${0%/*}/naps"; [ "$(wc -l <"${0%/*}/naps")" != 3 ] || echo room >"${0%/*}/room"'
+    stand_in(bench, "sleep", f'[ "$1" = 10 ] || exec /bin/sleep "$1"; {naps}')
+    free = f'[ -e "${{0%/*}}/room" ] || [ "$1" != -P{unit} ] || set -- 1'
+    stand_in(
+        bench,
+        "df",
+        f"""{free}
+[ "$1" != 1 ] || {{ printf '%s\\n' head 'a b 10 9 1 90% /'; exit; }}
+exec /bin/df "$@\"""",
+    )
+    full = 'echo copy >>"${0%/*}/copies"; [ -e "${0%/*}/room" ] || { echo "no: No space left on device" >&2; exit 1; }'
+    assert bench.run_prepared(argv, PATH=stand_in(bench, "cp", f'{full}\nexec /bin/cp "$@"')) == 0
+    assert (bench.sandbox / "tools" / "naps").read_text() == "nap\n" * 3
+    assert (bench.sandbox / "tools" / "copies").read_text() == "copy\n" * 2
+    assert len(bench.read("output/file")) == 5000
+
+
 @pytest.mark.parametrize(("command", "is_bare"), [("mktemp", False), ("tar", False), ("mkdir", True)])
 def test_room_for_the_scratch_folder_is_waited_for(bench: Bench, command: str, is_bare: bool) -> None:
     argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo x >output/file"))], is_bare=is_bare)

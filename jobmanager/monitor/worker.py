@@ -13,7 +13,7 @@ from pathlib import Path
 from batch_adapters.adapter import BatchError, Postponed, Refused
 from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.running.rate_limiter import RateLimited
-from jobmanager import render_error
+from jobmanager import UserError, render_error
 from jobmanager.completion.collection import collect_grid_job
 from jobmanager.completion.notified import has_unsent
 from jobmanager.control.cancel_requests import request_cancel
@@ -48,14 +48,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("task", choices=["serve", *Task])
     parser.add_argument("subject", nargs="?", help="id of the grid job, or name of the batch system to reconcile with")
     options = parser.parse_args(argv)
-    if options.task == "serve":
+    if options.subject is None and options.task != "serve":
+        parser.error("of which grid job, or batch system?")
+    try:
         account = open_account(options.state_dir)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if options.task == "serve":
         serve(lambda task, subject: do_task(account, task, subject))
         return 0
-    if options.subject is None:
-        parser.error("of which grid job, or batch system?")
     empty_descriptors(0)  # a program started by a handler must not wait for a person
-    return do_task(open_account(options.state_dir), Task(options.task), options.subject)
+    return do_task(account, Task(options.task), options.subject)
 
 
 def do_task(account: Account, task: Task, subject: str) -> int:

@@ -48,6 +48,14 @@ def test_a_handler_with_which_every_worker_dies_is_given_up(
     assert begun == ([] if is_given_up else [JOB])
 
 
+def test_a_server_without_a_state_folder_says_so_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state").touch()
+    assert worker.main(["--state-dir", str(tmp_path / "state"), "serve"]) == 1
+    assert capsys.readouterr().err == f"the state folder {tmp_path}/state is not a folder: name another\n"
+
+
 @pytest.mark.parametrize("times", [1, MOST_UNREACHED - 1, MOST_UNREACHED])
 def test_a_handler_that_does_not_reach_its_catalogue_is_asked_again_and_at_last_given_up(
     account: Account, times: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -53,7 +53,7 @@ from gram_shims.installation.table import (
     make_table,
 )
 from jobmanager.commands.cli import run_command
-from jobmanager.requests.job_types import read_job_types
+from jobmanager.requests.job_types import load_job_types
 from jobmanager.site.configuration import read_configuration
 
 _DESCRIPTION = """\
@@ -185,9 +185,7 @@ def _examine(root: Root, registration: Registration) -> Iterator[Check]:
 def _make_table(root: Root, registration: Registration) -> Table:
     if not MODULE_SOURCE.is_file():
         raise InstallError(f"{MODULE_SOURCE} is missing: install samgrid-jobmanager again")
-    job_types, faults = read_job_types(read_configuration(os.environ).handlers.modules)
-    for fault in faults.values():  # GRAM would refuse requests of this type for ever
-        raise fault
+    job_types = load_job_types(read_configuration(os.environ).handlers.modules)
     python, launch = root.seen(Path(sys.executable)), root.seen(LAUNCH)
     return make_table(registration, python, launch, MODULE_SOURCE.read_bytes(), job_types)
 

@@ -22,7 +22,7 @@ from batch_adapters.states import State
 from jobmanager import read_version
 from jobmanager.checks.doctor import examine
 from jobmanager.database.times import render_time
-from jobmanager.requests.job_types import load_job_types
+from jobmanager.requests.job_types import read_job_types
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.views.text import printable
 
@@ -83,7 +83,7 @@ class Offer:
 def collect_offer(account: Account, now: float, lifetime: int) -> Offer:
     """Ask the configuration, the handlers, doctor and the batch system; if that does not answer, it is left out.
 
-    :raises UnknownBatchSystem: the configured one does not exist; HandlerError: a handler cannot be loaded.
+    :raises UnknownBatchSystem: the configured one does not exist.
     """
     configuration = account.configuration
     name = configuration.site.batch_system
@@ -93,7 +93,7 @@ def collect_offer(account: Account, now: float, lifetime: int) -> Offer:
     states = None if statuses is None else Counter(status.state for status in statuses)
     asked = None if name == "fork" else _ask(system.slots)
     slots, free_slots = asked or (account.fork_slots if name == "fork" else None, None)
-    types = load_job_types(configuration.handlers.modules)
+    types, _ = read_job_types(configuration.handlers.modules)
     return Offer(
         site=configuration.site.name,
         host=socket.getfqdn(),

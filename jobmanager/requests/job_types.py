@@ -3,7 +3,6 @@
 import errno
 import importlib.util
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,6 @@ from jobmanager.requests.attributes import BadRequest, suggest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
-logger = logging.getLogger(__name__)
 
 KNOWN_TYPES = {
     "command": "handlers.command",
@@ -152,10 +149,10 @@ def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
 
 
 def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
-    """Every job type by name; what cannot be loaded is left out, with a warning in the log."""
+    """Every job type by name, for what must know all of them; raises HandlerError: one cannot be loaded."""
     types, faults = read_job_types(site_modules)
     for fault in faults.values():
-        logger.warning("left out: %s", fault)
+        raise fault
     return types
 
 

@@ -13,7 +13,13 @@ from adapters import Attribute, JobAdapter, Kind, PlannedJob, Value
 from jobmanager.database.grid_job import GramOrigin
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import BadRequest, Given, find_values, read_request, read_site_values, read_type
-from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, find_job_type, load_job_types
+from jobmanager.requests.job_types import (
+    HandlerError,
+    HandlerUnreachable,
+    find_job_type,
+    load_job_types,
+    read_job_types,
+)
 from jobmanager.site.account import Account
 from jobmanager.site.settings import NotificationSettings
 
@@ -171,7 +177,9 @@ def test_a_broken_handler_module_is_named_and_refuses_only_its_own_types(tmp_pat
     with pytest.raises(HandlerUnreachable, match=r'^unknown job type "own": known are .*pythia.*; .*broken\.py'):
         find_job_type("own", [str(module)])
     assert find_job_type("command", [str(module)]) is find_job_type("command", [])
-    assert load_job_types([str(module)]) == load_job_types([])
+    assert read_job_types([str(module)])[0] == load_job_types([])
+    with pytest.raises(HandlerError, match=r"broken\.py"):  # who recovers a request must know them all
+        load_job_types([str(module)])
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ FROM {_NUMBERED} GROUP BY state, outcome ON CONFLICT DO UPDATE SET number = numb
 """
 _SETTLED = f"SELECT {', '.join((*LOCAL_JOBS.key, *LOCAL_JOBS.settled))} FROM {_NUMBERED}"
 """SQL: key and settled columns of a grid job's local jobs with these numbers."""
+_FORGET_PHASES = "DELETE FROM phase WHERE grid_job = ? AND number IN (SELECT value FROM json_each(?))"
 COUNTED = "SELECT grid_job, state, coalesce(outcome, ''), count(*) FROM local_job GROUP BY 1, 2, 3"
 """SQL for the correct counts."""
 
@@ -188,14 +189,15 @@ class LocalJobs:
     def put(self, job_id: str, jobs: "Iterable[LocalJob]") -> None:
         """Write documents of local jobs, new or changed; of several with the same index, the last one."""
         documents = [(job_id, job) for job in {job.index: job for job in jobs}.values()]
-        keys = [(job_id, job.index) for _, job in documents]
-        numbers = render_array(index for _, index in keys)
+        numbers = render_array(job.index for _, job in documents)
         self._store.write(_ADD, [(-1, numbers, job_id)])
         self._store.put(LOCAL_JOBS, documents, set(self._store.query(_SETTLED, [numbers, job_id])))
         self._store.write(_ADD, [(1, numbers, job_id)])
-        self._store.write("DELETE FROM phase WHERE grid_job = ? AND number = ?", keys)
+        self._store.write(_FORGET_PHASES, [(job_id, numbers)])
+        # Until it is seen to run, a local job mostly has no elements.
+        with_elements = [document for document in documents if len(document[1].element)]
         for table in (PHASES, ATTEMPTS):
-            self._store.put(table, documents)
+            self._store.put(table, with_elements)
 
     def count_anew(self) -> None:
         """Compute the counts again."""

@@ -22,6 +22,7 @@ from jobmanager.requests import time_limit
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration, read_configuration
 from jobmanager.site.places import StatePlaces, make_state_folder
+from tests.forked_samgrid import ForkedSamgrid
 from tests.samgrid import Samgrid
 from tests.waiting import is_gone, wait_until
 
@@ -141,7 +142,7 @@ def samgrid(tmp_path: Path) -> Iterator[Samgrid]:
     """The command line on a state folder of its own; whatever works for it is ended after the test."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    yield Samgrid(tmp_path / "state", scratch, {})
+    yield ForkedSamgrid(tmp_path / "state", scratch, {})
     end_processes_of(tmp_path / "state")
 
 
@@ -196,6 +197,9 @@ def find_monitor(folder: Path) -> int:
 
 def end_processes_of(folder: Path) -> None:
     """Kill everything that works for the state folder: the monitor first, so that it starts nothing new."""
+    # To look once takes a millisecond for 40 processes of the machine, and after most tests there is nothing.
+    if not processes_of(folder):
+        return
     for words in (["samgrid-monitor"], ["samgrid-fork", "serve"], []):
         # One that was started between two looks is seen by the next.
         while pids := processes_of(folder, *words):

@@ -15,7 +15,7 @@ _SELDOM = 5.0
 def wait_until(is_so: Callable[[], bool], what: str = "it did not happen") -> None:
     """Return as soon as something is so; the test fails where it is not so in time.
 
-    To ask takes a quarter of the time at most, so that what is waited for is not kept from happening.
+    To ask takes a tenth of the time at most, so that what is waited for is not kept from happening.
     """
     deadline = time.monotonic() + SECONDS
     while True:
@@ -24,7 +24,7 @@ def wait_until(is_so: Callable[[], bool], what: str = "it did not happen") -> No
             return
         now = time.monotonic()
         assert now < deadline, f"not within {SECONDS:.0f} s: {what}"
-        time.sleep(min(max(_OFTEN, 3 * (now - asked)), _SELDOM))
+        time.sleep(min(max(_OFTEN, 9 * (now - asked)), _SELDOM))
 
 
 def turn_until(

@@ -12,17 +12,17 @@ from jobmanager.database.documents import load_schema
 from tests.conftest import end_processes_of
 from tests.forked_samgrid import ForkedSamgrid
 from tests.samgrid import Samgrid
+from tests.waiting import Gate
 
 HANDLERS = Path(__file__).with_name("handlers_of_tests.py")
 
 
 @pytest.fixture
-def samgrid(tmp_path: Path) -> Iterator[Samgrid]:
-    """The command line on a state folder of its own; whatever works for it is ended after the test."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    yield ForkedSamgrid(tmp_path / "state", scratch, {})
-    end_processes_of(tmp_path / "state")
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """Keeps local jobs waiting until the test opens it, without a process of theirs that looks again and again."""
+    gate = Gate(tmp_path / "go")
+    yield gate
+    gate.close()
 
 
 @pytest.fixture(scope="module")

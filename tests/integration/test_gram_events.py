@@ -27,7 +27,7 @@ from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.site.account import Account, open_account
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH
-from tests.waiting import is_gone, wait_until
+from tests.waiting import Gate, is_gone, wait_until
 
 READER = shutil.which("globus-scheduler-event-generator", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 ALICE, BOB = 30_001, 30_002
@@ -161,9 +161,9 @@ def test_gram_reads_the_states_of_a_grid_job_in_their_order(seg: Account, place:
     wait_until(lambda: seg.database.grid_jobs.get(read_gram_id(good)).reported is State.DONE)
 
 
-def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path, tmp_path: Path) -> None:
+def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path, gate: Gate) -> None:
     with collecting(place), reading(place) as reader:
-        job_id = submit(seg, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
+        job_id = submit(seg, f": <{gate.path}")
         moments: list[Callable[[], bool]] = [
             lambda: bool(seg.database.local_jobs.count(read_gram_id(job_id))),
             lambda: f"{job_id};2;0" in reader.events(),
@@ -174,17 +174,17 @@ def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path, 
             kill_monitor(seg)
             wake_monitor(seg)
             if has_come is moments[1]:
-                (tmp_path / "go").touch()
+                gate.open()
         told = reader.wait_for(f"{job_id};8;0")
     assert told.index(f"{job_id};2;0") < told.index(f"{job_id};8;0")
 
 
-def test_a_killed_monitor_is_replaced_without_anybody_who_asks(seg: Account, place: Path, tmp_path: Path) -> None:
+def test_a_killed_monitor_is_replaced_without_anybody_who_asks(seg: Account, place: Path, gate: Gate) -> None:
     with collecting(place), reading(place) as reader:
-        job_id = submit(seg, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
+        job_id = submit(seg, f": <{gate.path}")
         reader.wait_for(f"{job_id};2;0")
         kill_monitor(seg)
-        (tmp_path / "go").touch()
+        gate.open()
         reader.wait_for(f"{job_id};8;0")
 
 

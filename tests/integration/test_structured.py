@@ -15,7 +15,7 @@ from tests.conftest import processes_of
 from tests.extras import need
 from tests.integration.test_grid_jobs import read_tar
 from tests.samgrid import Samgrid
-from tests.waiting import is_gone, wait_until
+from tests.waiting import Gate, is_gone, wait_until
 
 
 def two_steps(make: str, read: str = "cat $SAMGRID_INPUT_FOLDER/*/part | tee output/all", count: int = 2) -> str:
@@ -92,19 +92,19 @@ def diamond(signal: str, background: str) -> str:
     return f"&(samgrid_type = structured)(steps = {' '.join(steps)})"
 
 
-def test_steps_that_need_not_wait_run_side_by_side(shared_samgrid: Samgrid, tmp_path: Path) -> None:
+def test_steps_that_need_not_wait_run_side_by_side(shared_samgrid: Samgrid, tmp_path: Path, gate: Gate) -> None:
     meet = "touch {place}/{mine}; until [ -e {place}/{other} ]; do sleep 0.05; done; echo {mine} >output/part"
     signal, background = (
         meet.format(place=tmp_path, mine=mine, other=other) for mine, other in (("s", "b"), ("b", "s"))
     )
     # They end when somebody has seen both.
-    until_seen = f"; until [ -e {tmp_path}/seen ]; do sleep 0.05; done"
+    until_seen = f"; : <{gate.path}"
     job_id = shared_samgrid.submit(diamond(signal + until_seen, background + until_seen))
     wait_until(lambda: [state for _, _, state in steps(shared_samgrid, job_id)] == ["done", "active", "active"])
     row = shared_samgrid("status").stdout
     assert "steps 2 and 3 of 4: signal" in " ".join(row.split()), row
     assert "compare, after background and signal" in shared_samgrid("status", job_id).stdout
-    (tmp_path / "seen").touch()
+    gate.open()
     done = shared_samgrid("watch", job_id)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert {"step 2 of 4: signal", "step 3 of 4: background"} <= set(re.findall(r"step \d of 4: \w+", done.stdout))
@@ -115,11 +115,10 @@ def test_steps_that_need_not_wait_run_side_by_side(shared_samgrid: Samgrid, tmp_
     assert read_step(shared_samgrid, job_id, "compare")[f"{found[3][1]}-1.1.stdout"] == b"s\n"
 
 
-def test_the_others_run_to_their_ends_where_one_failed(shared_samgrid: Samgrid, tmp_path: Path) -> None:
-    background = f"until [ -e {tmp_path}/failed ]; do sleep 0.05; done; echo made >output/part"
-    job_id = shared_samgrid.submit(diamond("exit 3", background))
+def test_the_others_run_to_their_ends_where_one_failed(shared_samgrid: Samgrid, gate: Gate) -> None:
+    job_id = shared_samgrid.submit(diamond("exit 3", f": <{gate.path}; echo made >output/part"))
     wait_until(lambda: "failed" in [state for _, _, state in steps(shared_samgrid, job_id)])
-    (tmp_path / "failed").touch()
+    gate.open()
     done = shared_samgrid("watch", job_id)
     assert done.returncode == 1
     (_, (_, part, _), _) = found = steps(shared_samgrid, job_id)
@@ -163,9 +162,10 @@ def test_cancel_in_the_second_step_ends_it_and_keeps_the_first(shared_samgrid: S
     assert {name.partition("/")[0] for name in read_tar(shared_samgrid, job_id) if "/" in name} == {"make", "read"}
 
 
-def test_kill_9_of_everything_of_ours_between_the_steps_begins_each_once(samgrid: Samgrid, tmp_path: Path) -> None:
-    wait = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"
-    make = f"echo run >>{tmp_path}/make$SAMGRID_INDEX; {wait}; echo 1 >output/part"
+def test_kill_9_of_everything_of_ours_between_the_steps_begins_each_once(
+    samgrid: Samgrid, tmp_path: Path, gate: Gate
+) -> None:
+    make = f"echo run >>{tmp_path}/make$SAMGRID_INDEX; : <{gate.path}; echo 1 >output/part"
     job_id = samgrid.submit(two_steps(make, f"echo run >>{tmp_path}/read; cat $SAMGRID_INPUT_FOLDER/*/part"))
     moments: list[Callable[[], bool]] = [
         lambda: all((tmp_path / name).exists() for name in ("make1", "make2")),
@@ -177,7 +177,7 @@ def test_kill_9_of_everything_of_ours_between_the_steps_begins_each_once(samgrid
         wait_until(has_come)
         for word in ("samgrid-monitor", "samgrid-worker"):
             kill_processes_of(samgrid, word)
-        (tmp_path / "go").touch()
+        gate.open()
         # It wakes a new monitor.
         assert samgrid("status").returncode == 0
     assert samgrid("watch", job_id).returncode == 0

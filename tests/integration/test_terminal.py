@@ -45,7 +45,8 @@ def read_terminal(command: Sequence[str], environment: Mapping[str, str], column
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
-def test_what_is_shown_fits_the_terminal(columns: int, samgrid: Samgrid) -> None:
+def test_what_is_shown_fits_the_terminal(columns: int, module_samgrid: Samgrid) -> None:
+    samgrid = module_samgrid
     shown = run_on_terminal(samgrid, columns, "xterm", "submit", "--help")
     job_id = samgrid.submit(REQUEST)
     shown += run_on_terminal(samgrid, columns, "xterm", "watch", job_id)
@@ -60,8 +61,8 @@ def test_what_is_shown_fits_the_terminal(columns: int, samgrid: Samgrid) -> None
     assert not any("…" in line for line in lines)
 
 
-def test_a_dumb_terminal_gets_lines(samgrid: Samgrid) -> None:
-    shown = run_on_terminal(samgrid, 80, "dumb", "run", write_request(samgrid))
+def test_a_dumb_terminal_gets_lines(module_samgrid: Samgrid) -> None:
+    shown = run_on_terminal(module_samgrid, 80, "dumb", "run", write_request(module_samgrid))
     assert "\x1b" not in shown
     assert "failed: 1 failed of 1" in shown
 
@@ -72,13 +73,14 @@ def write_request(samgrid: Samgrid) -> str:
     return str(path)
 
 
-def test_a_pipe_without_our_letters_gets_the_others(samgrid: Samgrid) -> None:
+def test_a_pipe_without_our_letters_gets_the_others(module_samgrid: Samgrid) -> None:
+    samgrid = module_samgrid
     job_id = samgrid.submit(REQUEST.replace("Z to mumu", "Z → μμ"))
     command = [sys.executable, "-P", str(LAUNCH), "samgrid", "status"]
     environment = {**samgrid.environment(), "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert f"{job_id}  Z ? ??, tune 7, and more words  command".encode() in done.stdout
+    assert f"{job_id}  Z ? ??, tune 7, and more words ".encode() in done.stdout
 
 
 def complete(samgrid: Samgrid, line: str) -> list[str]:

@@ -12,9 +12,10 @@ import pytest
 
 from tests.integration.test_workers import HANGING, wait_for_failure
 from tests.samgrid import Samgrid
-from tests.waiting import SECONDS, wait_until
+from tests.waiting import SECONDS, Gate, wait_until
 
-HEALTHY = 20
+HEALTHY = 8
+"""More than there are workers."""
 SPOILERS = {
     "folder": "cd ${SAMGRID_STATUS%/*}/.. && mv results elsewhere && ln -s elsewhere results",
     "size": "head -c 2000000 /dev/zero >output/large",
@@ -41,7 +42,9 @@ def damage(samgrid: Samgrid, table: str, grid_job: str) -> None:
 
 
 @pytest.mark.waits_long
-def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(samgrid: Samgrid, tmp_path: Path) -> None:
+def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(
+    samgrid: Samgrid, tmp_path: Path, gate: Gate
+) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
     settings = {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "hanging.py"), "SAMGRID_HANDLERS_TIME_LIMIT": "3"}
     settings |= {"SAMGRID_MONITOR_RECONCILE_INTERVAL": "5", "SAMGRID_SANDBOX_MAX_OUTPUT_SIZE": "1"}
@@ -49,7 +52,7 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(samgr
     torn = submit_shell(samgrid, "echo one >output/one")
     assert samgrid("watch", torn).returncode == 0
     os.truncate(samgrid.state / "jobs" / torn / f"{torn}.tar", 700)
-    waiting = f'echo begun >{tmp_path}/begun-"$$"; until [ -e {tmp_path}/go ]; do sleep 0.1; done'
+    waiting = f'echo begun >{tmp_path}/begun-"$$"; : <{gate.path}'
     poisoned = {table: submit_shell(samgrid, waiting) for table in ("grid_job", "local_job")}
     wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
     for table, job_id in poisoned.items():
@@ -57,7 +60,7 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(samgr
     hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in ("hanging", "deaf")]
     spoilt = {what: submit_shell(samgrid, script) for what, script in SPOILERS.items()}
     healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
-    (tmp_path / "go").touch()
+    gate.open()
     for job_id in healthy:
         assert samgrid("watch", job_id).returncode == 0
     for job_id in hung:

@@ -13,7 +13,7 @@ from jobmanager.requests.time_limit import MOST_DEATHS
 from tests.conftest import find_monitor, processes_of
 from tests.integration.test_grid_jobs import counts, read_tar
 from tests.samgrid import Samgrid
-from tests.waiting import wait_until
+from tests.waiting import Gate, wait_until
 
 HANDLER = """
 import os, time
@@ -73,10 +73,11 @@ def test_a_handler_that_hangs_when_the_monitor_is_killed_keeps_no_grid_job_from_
     assert samgrid("watch", job_id).stdout.splitlines()[-1].startswith(f"grid job {job_id} cancelled: cancelled")
 
 
-def test_a_cancel_during_a_submission_adopts_its_array_and_begins_no_other(samgrid: Samgrid, tmp_path: Path) -> None:
+def test_a_cancel_during_a_submission_adopts_its_array_and_begins_no_other(
+    samgrid: Samgrid, tmp_path: Path, gate: Gate
+) -> None:
     slow = tmp_path / "slow"
-    wait = f"until [ -e {tmp_path}/go ]; do sleep 0.01; done"
-    slow.write_text(f'#!/bin/sh\necho run >>{tmp_path}/begun\n{wait}\nexec "$@"\n')
+    slow.write_text(f'#!/bin/sh\necho run >>{tmp_path}/begun\n: <{gate.path}\nexec "$@"\n')
     slow.chmod(0o755)
     submit = json.dumps([str(slow), *FORK.submit.argv])
     # What is in doubt would keep the cancel for longer than the test waits.
@@ -89,7 +90,7 @@ def test_a_cancel_during_a_submission_adopts_its_array_and_begins_no_other(samgr
     assert samgrid("cancel", job_id).returncode == 0
     # The monitor answers when it has seen to whoever connected before.
     assert samgrid("status", job_id).returncode == 0
-    (tmp_path / "go").touch()
+    gate.open()
     assert samgrid("watch", job_id).stdout.splitlines()[-1].startswith(f"grid job {job_id} cancelled: cancelled")
     assert (tmp_path / "begun").read_text() == "run\n"
     assert "submitted: 2 local jobs, 1-2" in samgrid("log", job_id).stdout

@@ -66,8 +66,12 @@ class Site(Hand):
         self.name = name
         self.folder = folder
         self.said: list[str] = []
-        self.has_programs = True
-        """Its commands are programs; else they are answered at once, as to start them takes half of a test's time."""
+        self.has_programs = False
+        """Its commands are programs; else they are answered at once, as to start them takes half of a test's time.
+
+        Who is forked of us, and may be killed, always has programs: it would have a book of its own.
+        """
+        self._pid = os.getpid()
         self._install(monkeypatch)
         set_clock(monkeypatch, self.book.now, "jobmanager", "batch_adapters")
         self._configure(monkeypatch)
@@ -94,7 +98,8 @@ class Site(Hand):
         self, run: Run, argv: Sequence[str], timeout: float, stdin: str, environment: Mapping[str, str]
     ) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of a command; ``run`` makes a process for it."""
-        if self.has_programs or not (self.folder / "bin" / Path(argv[0]).name).exists():
+        has_programs = self.has_programs or os.getpid() != self._pid
+        if has_programs or not (self.folder / "bin" / Path(argv[0]).name).exists():
             return run(argv, timeout, stdin, environment)
         reply, unanswered = self._resident.run_here(argv, stdin)
         if unanswered:

@@ -42,7 +42,7 @@ MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt
 	! findmnt --noheadings --output OPTIONS /dev/shm | grep -q noexec && echo TMPDIR=/dev/shm)
 test: venv
 	-@[ -d tests/__pycache__ ] || $(BIN)/pytest --collect-only --quiet >/dev/null # in a new clone each worker would compile
-	$(MEMORY) $(BIN)/pytest --numprocesses $(shell expr 2 \* $$(nproc) + 1) --dist worksteal
+	$(MEMORY) $(BIN)/pytest --numprocesses $(shell expr 2 \* $$(nproc)) --dist worksteal
 
 test-fresh:
 	PYTHON=$(PYTHON) tests/fresh/run.sh

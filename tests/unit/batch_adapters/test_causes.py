@@ -19,7 +19,7 @@ from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.sge.answers import read_history
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import Cause, State
-from tests.unit.batch_adapters.recordings import RECORDED, by_scene, read_recordings
+from tests.unit.batch_adapters.recordings import RECORDED, read_recordings
 
 EXAMPLES = tomllib.loads((Path(__file__).parents[3] / "examples" / "oar.toml").read_text())["batch"]
 
@@ -172,8 +172,6 @@ def test_an_exit_status_of_torque(exit_status: int, cause: Cause | None) -> None
 
 
 # --- Grid Engine
-
-RECORD = by_scene(read_recordings("sge", "sge-scenarios.txt"))
 
 
 def edit_record(printed: str, **words: str) -> str:

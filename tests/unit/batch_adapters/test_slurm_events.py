@@ -516,9 +516,6 @@ def test_lines_that_only_look_like_events_are_none(text: bytes) -> None:
     assert read_all(START + text + b"\n") == []
 
 
-USER_TEXT_RECORDS = USER_TEXT.partition(b"--- jobcomp.log:\n")[2].lstrip(b"\n")
-
-
 def test_a_head_with_many_false_ends_does_not_take_for_ever() -> None:
     ends = b" JobState=X Partition= EndTime=2026-11-20T23:37:56 NodeList= EligibleTime=" * 300
     parser = SLURM.new_parser()

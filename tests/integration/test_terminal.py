@@ -8,6 +8,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fcntl import ioctl
 
 import pytest
@@ -89,8 +90,7 @@ def complete(samgrid: Samgrid, line: str) -> list[str]:
     told = samgrid.state.parent / "told"
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(told), "_ARGCOMPLETE_IFS": "\v"}
     asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}
-    command = [sys.executable, "-P", str(LAUNCH), "samgrid"]
-    subprocess.run(command, env={**samgrid.environment(), **asked}, check=True, stdout=subprocess.DEVNULL)
+    assert replace(samgrid, settings={**samgrid.settings, **asked})().returncode == 0
     return told.read_text().split("\v")
 
 

@@ -314,13 +314,6 @@ def crash(job: GridJob, owner: object, name: str, when: str, number: int) -> Non
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9, "the worker has not come to that point"
 
 
-def test_what_a_killed_worker_has_submitted_is_found_and_not_submitted_again(job: GridJob) -> None:
-    crash(job, BatchSystem, "submit", "after", 1)
-    job.work_until_done("submit")
-    assert job.calls() == ["submit", "find", "submit"]
-    check_each_ran_once(job)
-
-
 @pytest.mark.usefixtures("silent_drivers")
 def test_a_killed_worker_leaves_a_doubt_that_waits_while_nobody_answers(job: GridJob) -> None:
     crash(job, BatchSystem, "submit", "after", 2)

@@ -120,6 +120,8 @@ def put_local_jobs(database: Database, grid_job: str, jobs: Iterable[LocalJob]) 
         state = State.ACTIVE  # failed local jobs will be retried: nothing is gathered yet
     if job.state.is_final or job.state is state:
         return
+    if job.state is State.STAGE_OUT:
+        job.clear_problem()  # local jobs go on: nothing is to be gathered now
     job.state = state
     logger.info("%s %s", grid_job, state.word)
     database.grid_jobs.put(job)

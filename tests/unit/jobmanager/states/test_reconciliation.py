@@ -126,6 +126,16 @@ def test_an_end_that_the_driver_was_told_to_make_is_taken_back_where_it_is_held(
     assert toy.calls("cancel") == []
 
 
+def test_where_an_end_is_taken_back_nothing_is_said_of_gathering_any_more(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    toy.drives("17_1", "start 1000", "caught TERM 1002", "exit 143", "end 1003")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.put_problem("collect: waits up to 60 s", NOW))
+    toy.answers("queue", f"17_1 PD {TOKEN} - JobHeldUser")
+    look(toy)
+    assert toy.database.grid_jobs.get(GRID_JOB).problem is None
+
+
 def test_the_end_of_a_grid_job_that_is_over_is_not_taken_back(toy: ToySystem) -> None:
     toy.add(["17_1"], ACTIVE)
     toy.drives("17_1", "start 1000", "caught TERM 1002", "exit 143", "end 1003")

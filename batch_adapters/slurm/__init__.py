@@ -176,12 +176,17 @@ SLURM = BatchAdapter(
     # "Job reason codes" of squeue(1); the words with blanks are slurmctld's own (job_mgr.c, node_scheduler.c).
     blocks={
         r"(?:REQUEUE_HOLD|SPECIAL_EXIT)(?: .*)?": "scontrol release {id}",
-        r"PENDING (?:JobHeldUser|launch[ _]failed[ _]requeued[ _]held|job[ _]requeued[ _]in[ _]held[ _]state)": (
-            "scontrol release {id}"
-        ),
+        r"PENDING (?:JobHeldUser|JobHoldMaxRequeue"
+        r"|(?:launch[ _]fail(?:ed|ure[ _]limit[ _]exceeded)[ _]requeued|job[ _]requeued[ _]in)[ _]held(?:[ _]state)?"
+        r"|job[ _]requeued[ _]in[ _]special[ _]exit[ _]state)": "scontrol release {id}",
         r"PENDING JobHeldAdmin": "scontrol release {id}, by an administrator",
         r"PENDING Dependency(?:NeverSatisfied)?": "scontrol update JobId={id} Dependency=",
-        r"PENDING (?:BadConstraints|Partition(?:Down|Inactive|NodeLimit|TimeLimit)|ReqNodeNotAvail.*"
+        r"PENDING (?:PartitionTimeLimit|(?:Assoc|QOS)MaxWallDurationPerJobLimit)": (
+            "scontrol update JobId={array} TimeLimit=MINUTES"
+        ),
+        r"PENDING Nodes required for job are DOWN.*": "sinfo -R",
+        r"PENDING (?:BadConstraints|Partition(?:Down|Inactive|NodeLimit)|ReqNodeNotAvail.*"
+        r"|(?:Assoc|QOS)Max\w+Per(?:Job(?:Limit)?|Node)|QOSMin\w+|MaxMemPerLimit"
         r"|Invalid(?:Account|QOS)|AccountNotAllowed|QOSNotAllowed)": "scontrol show job {id}",
         r"(?:SUSPENDED|STOPPED)(?: .*)?": "scontrol resume {id}, by an administrator",
     },

@@ -28,6 +28,24 @@ def look(folder: Path, adapter: BatchAdapter, job: Job, prints: str = "") -> Loc
     return status
 
 
+HELD_BY_SLURM = (
+    "launch failed requeued held",
+    "launch failure limit exceeded requeued held",
+    "job requeued in held state",
+    "job requeued in special exit state",
+    "JobHoldMaxRequeue",
+)
+TOO_LONG = ("PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit")
+TOO_LARGE = (
+    "AssocMaxCpuPerJobLimit",
+    "QOSMaxMemoryPerJob",
+    "QOSMaxCpuPerNode",
+    "QOSMinCpuNotSatisfied",
+    "MaxMemPerLimit",
+)
+NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+
+
 @pytest.mark.parametrize(
     ("system", "local_id", "native", "reason", "helps"),
     [
@@ -37,6 +55,11 @@ def look(folder: Path, adapter: BatchAdapter, job: Job, prints: str = "") -> Loc
         ("slurm", "53", "SPECIAL_EXIT", "", "scontrol release 53"),
         ("slurm", "53", "PENDING", "JobHeldAdmin", "scontrol release 53, by an administrator"),
         ("slurm", "53", "PENDING", "DependencyNeverSatisfied", "scontrol update JobId=53 Dependency="),
+        *[("slurm", "53", "PENDING", reason, "scontrol release 53") for reason in HELD_BY_SLURM],
+        *[("slurm", "53_1", "PENDING", reason, "scontrol update JobId=53 TimeLimit=MINUTES") for reason in TOO_LONG],
+        *[("slurm", "53", "PENDING", reason, "scontrol show job 53") for reason in TOO_LARGE],
+        ("slurm", "53", "PENDING", NO_NODES, "sinfo -R"),
+        *[("slurm", "53", "PENDING", reason, "") for reason in ("QOSMaxJobsPerUserLimit", "AssocMaxJobsLimit")],
         ("slurm", "53", "PENDING", "ReqNodeNotAvail, UnavailableNodes:n1", "scontrol show job 53"),
         ("slurm", "53", "PENDING", "Resources", ""),
         ("slurm", "53", "PENDING", "Priority", ""),

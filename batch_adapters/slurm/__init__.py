@@ -72,7 +72,9 @@ def _send_signal(name: str) -> Command:
     return _ask("scancel", "--full", f"--signal={name}", "{{ ids* }}", outcomes=_CHANGED)
 
 
-_CONFIGURATION = _ask("scontrol", "show", "config", outcomes=(_DOWN, _COMPLAINT, OK))
+# The exit code is that of the ping after it, which fails where slurmctld limits the rate of requests (rl_enable).
+_PRINTED = Meaning(1, r"(?m)^SLURM_VERSION\s*= ", Answer.OK)
+_CONFIGURATION = _ask("scontrol", "show", "config", outcomes=(_PRINTED, _DOWN, _COMPLAINT, OK))
 
 
 SLURM = BatchAdapter(

@@ -91,10 +91,9 @@ _QUIET = ("quiet", "fatal", "error")
 def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Check the controller's configuration (slurm.conf(5)); nothing if it does not answer."""
     del environment
-    answer = ask(["scontrol", "show", "config"])
-    if answer.exit_code != 0:
+    settings = read_settings(ask(["scontrol", "show", "config"]).stdout)
+    if not settings:
         return
-    settings = read_settings(answer.stdout)
     yield from _diagnose_log(settings)
     yield from _diagnose_history(settings)
     yield from _diagnose_requeueing(settings)

@@ -15,7 +15,7 @@ from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.slurm import SLURM
 from batch_adapters.slurm.answers import NEVER_STARTED, diagnose
 from batch_adapters.states import State
-from tests.unit.batch_adapters.recordings import RECORDED, Recording, by_scene, read_recordings
+from tests.unit.batch_adapters.recordings import RECORDED, Recording, by_scene, judge, read_recordings
 
 CONFIGURATION = (RECORDED / "slurm" / "show-config.txt").read_text()
 
@@ -215,6 +215,12 @@ def test_an_array_in_one_record_is_expanded(tasks: str, numbers: list[int]) -> N
 def test_the_array_limit_and_the_version_are_read() -> None:
     found = [re.search(p, CONFIGURATION) for p in (SLURM.read_array_limit, SLURM.read_version)]
     assert [match[1] for match in found if match] == ["1001", "22.05.8"]
+
+
+def test_a_configuration_is_whole_even_if_the_ping_after_it_is_refused() -> None:
+    pinged = CONFIGURATION + "\nSlurmctld(primary) at n1 is DOWN\n"
+    assert judge(SLURM.array_limit, 1, pinged) is Answer.OK
+    assert list(diagnose(lambda argv: Printed(1, pinged, ""), {}))
 
 
 DISKS = by_scene(read_recordings("slurm", "tmp-disk.txt"))

@@ -350,14 +350,21 @@ def _judge_end(job: LocalJob, context: Context) -> str:
     sentence = f"{what} ({_describe_source(decisive)})" if decisive else what
     alive = _find_alive(job, context.now)
     if alive is None:
-        end = "no end" if context.driver.end is None else "the end of an earlier run only"
-        return f"{sentence}; its driver wrote down {end}."
+        return f"{sentence}; its driver wrote down {_describe_end(job, context.driver)}."
     if context.grid_job_has_ended:
         return f'{sentence}; but {job.batch} shows it {alive.native_state} now: "samgrid orphans" lists it.'
     return (
         f"{sentence}; but {job.batch} shows it {alive.native_state} now: if it still does when the outputs are to be"
         " collected, its end is taken back."
     )
+
+
+def _describe_end(job: LocalJob, driver: DriverStatus) -> str:
+    if driver.end is None:
+        return "no end"
+    if job.earlier_run == f"{driver.start} {driver.pid}":
+        return "the end of an earlier run only"
+    return "an end, which counts when the outputs are gathered"
 
 
 def _judge_life(job: LocalJob, context: Context) -> str:

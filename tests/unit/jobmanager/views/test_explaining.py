@@ -307,6 +307,12 @@ def failed_by_log() -> LocalJob:
     return job
 
 
+def failed_in_a_second_run() -> LocalJob:
+    job = failed_by_log()
+    job.earlier_run = "1 7"
+    return job
+
+
 def proven() -> LocalJob:
     job = running()
     apply_event(job, Event(T + 9, "17.1", State.DONE))
@@ -423,6 +429,12 @@ def intended() -> LocalJob:
         pytest.param(
             failed_by_log,
             replace(QUIET, driver=DriverStatus(start=1, end=2, exit_code=143)),
+            ["Failed", "wrote down an end, which counts when the outputs are gathered."],
+            id="failed, and its driver's end is not read yet",
+        ),
+        pytest.param(
+            failed_in_a_second_run,
+            replace(QUIET, driver=DriverStatus(start=1, pid=7, end=2, exit_code=143)),
             ["Failed", "wrote down the end of an earlier run only."],
             id="failed, when it was queued again",
         ),

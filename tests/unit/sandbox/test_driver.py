@@ -473,6 +473,17 @@ def test_a_later_attempt_may_take_more_than_the_first(bench: Bench) -> None:
     assert bench.read("stdout") == b"180\n1048576\n\n", "and the program sees no variable of ours"
 
 
+@pytest.mark.skipif(shutil.which("ksh93") is None, reason="ksh93 is not installed")
+def test_a_signal_reaches_the_program_and_is_recorded_under_ksh93_too(plain_bench: Bench) -> None:
+    plain_bench.shell = ["ksh93"]
+    driver = plain_bench.start("/bin/sh", "-c", "echo up; exec sleep 600")
+    plain_bench.wait_until_up()
+    os.kill(driver.pid, signal.SIGTERM)
+    assert driver.wait(SECONDS) == 128 + signal.SIGTERM
+    assert (plain_bench.status.exit_code, plain_bench.status.signal) == (128 + signal.SIGTERM, "TERM")
+    assert plain_bench.read("stderr") == b""
+
+
 def test_cpu_time_of_the_program_is_written_down(bench: Bench) -> None:
     bench.run("/bin/sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
     assert bench.status.cpu_seconds is not None

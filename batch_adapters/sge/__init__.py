@@ -86,7 +86,12 @@ SGE = BatchAdapter(
                 Answer.PERMANENT,
             ),
             # A JSV's own words (jsv(1)), or what is wrong with it: nothing was sent.
-            Meaning(1, r"\AUnable to run job: (?!.*(qmaster|answer|receiv)).*\nExiting\.", Answer.LATER),
+            Meaning(
+                1,
+                r"\A(?:error: JSV stderr: .*\n)*Unable to run job: (?!.*(qmaster|answer|receiv)).*\n"
+                r"(?:JSV stderr is .*\n)*Exiting\.",
+                Answer.LATER,
+            ),
             Meaning(None, "qsub: (invalid option argument|Wrong)|qsub: unknown option", Answer.PERMANENT),
         ),
     ),

@@ -62,7 +62,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "array too large": "permanent",
         "no room in queue with -w e": "permanent",
         "refused by a JSV of the site": "later",
-        "a JSV that is broken": "later",
+        "a JSV that *": "later",
         # We never ask for it: no pattern says what it means.
         "no script": "unknown",
         "advance reservation": "permanent",

@@ -51,7 +51,7 @@ def query(options: argparse.Namespace) -> int:
     language = Language.XQUERY if options.xquery else Language.XPATH
     result = run_limited(account, job_id, options.expression, language, QueryLimits(seconds=options.timeout))
     sys.stdout.writelines(f"{line}\n" for line in RENDERERS[options.format](result))
-    for hint in check_names(options.expression):
+    for hint in check_names(options.expression, result.items):
         print(f"samgrid query: {hint}", file=sys.stderr)
     _tell_left_out("query", result.left_out)
     return 0

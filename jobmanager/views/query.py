@@ -115,14 +115,18 @@ def run_limited(
 _NAME = re.compile(r"(?:(?<!<)/|\[|@)\s*([A-Za-z_][\w.-]*)(?![\w.-]|\s*[:($])", re.ASCII)
 """A name of an element or attribute without a prefix; not a function's, an axis', or a word before a variable."""
 
+_NOTHING = ("", "0", "NaN", "false")
+"""What functions make of no nodes."""
 
-def check_names(expression: str) -> list[str]:
-    """A sentence for each name that the schema lacks, if one of its may be meant; programs' own XML may have it."""
+
+def check_names(expression: str, items: Sequence[Item]) -> list[str]:
+    """Where nothing was found, a sentence for each name that the schema lacks; programs' own XML may have it."""
+    if not all(item.kind is ItemKind.VALUE and item.text in _NOTHING for item in items):
+        return []
     schema = etree.parse(SCHEMA_FILE).getroot()
     known = sorted({node.get("name", "") for node in schema.iter("{*}element", "{*}attribute")})
     names = dict.fromkeys(_NAME.findall(re.sub(r"\"[^\"]*\"|'[^']*'", "''", expression)))
-    meant = {name: suggest(name, known) for name in names if name not in known}
-    return [f"the schema has no name {name}{end}" for name, end in meant.items() if end]
+    return [f"the schema has no name {name}{suggest(name, known)}" for name in names if name not in known]
 
 
 def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:

@@ -375,7 +375,8 @@ def query(
 ) -> list[Item]:
     """What an XPath expression finds in the documents of all grid jobs, or of one.
 
-    Grid jobs whose documents cannot be read are left out, with a warning. Names that may be misspelt are warned of.
+    Grid jobs whose documents cannot be read are left out, with a warning. Where nothing is found, names that the schema
+    lacks are warned of.
 
     :param job: at hand, or its id or name.
     :param xquery: it is XQuery 3.1, or XPath 3.1: needs the extra ``xquery``.
@@ -391,7 +392,7 @@ def query(
     with _opened(job.state_dir if isinstance(job, JobHandle) else state_dir) as account:
         job_id = None if job is None else _find(account, job)
         result = run_limited(account, job_id, expression, language, QueryLimits(seconds=timeout))
-    for warning in (*check_names(expression), *(f"left out: {damage}" for damage in result.left_out)):
+    for warning in (*check_names(expression, result.items), *(f"left out: {damage}" for damage in result.left_out)):
         warnings.warn(warning, stacklevel=2)
     return list(result.items)
 

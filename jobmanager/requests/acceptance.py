@@ -151,10 +151,14 @@ def prepare_grid_job(
     adapter, faults = read_adapter(account, given, folder, datasets=datasets)
     _check_declarations(type(adapter))
     faults = _gather(faults, lambda: check_errors(adapter), lambda: _check_batch_system(account, adapter))
-    faults = _gather(faults, lambda: check_steps(account, given, find_steps(adapter), folder, faults))
+    steps: list[Step] = []
+    faults = _gather(
+        faults,
+        lambda: steps.extend(find_steps(adapter)),
+        lambda: check_steps(account, given, steps, folder, faults),
+    )
     if faults:
         raise BadRequest(faults)
-    steps = find_steps(adapter)
     if render_text(str(folder)) != str(folder):
         raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
     job_id = _new_job_id(account)

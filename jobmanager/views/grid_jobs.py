@@ -207,7 +207,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
         *([("repeats", job.repeats)] if job.repeats else []),
         ("batch system", job.batch),
         *_render_parts(job, row),
-        *_render_retries(account.database, job),
+        *(() if row.steps else _render_retries(account.database, job)),
         *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in progress.phases),
     ]
     end = None if job.state.is_final else estimate_end(progress, now)

@@ -6,6 +6,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import jsonschema
 import pytest
@@ -19,6 +20,7 @@ from batch_adapters.states import State
 from gram_shims import calls
 from handlers.command import CommandAdapter
 from handlers.merge import DzeroMergeAdapter
+from handlers.structured import StructuredAdapter
 from jobmanager import workflow
 from jobmanager.checks.handler_trial import try_request
 from jobmanager.control.cancel_requests import request_cancel
@@ -329,7 +331,10 @@ DIAMOND = (
 
 
 def test_the_document_names_what_steps_need_where_that_is_not_the_one_before(account: Account) -> None:
-    job = account.database.grid_jobs.get(accept(account, DIAMOND))
+    ask = StructuredAdapter.getSteps
+    with patch.object(StructuredAdapter, "getSteps", autospec=True, side_effect=ask) as asked:
+        job = account.database.grid_jobs.get(accept(account, DIAMOND, "(retries = 1)"))
+    asked.assert_called_once()
     assert job.needs == {
         "make": (), "b": ("make",), "c": ("make",), "d": ("b", "c"), "alone": (), "last": ("alone", "make")
     }  # fmt: skip
@@ -339,6 +344,7 @@ def test_the_document_names_what_steps_need_where_that_is_not_the_one_before(acc
     shown = render_details(account, job.job_id, row, 3000)
     assert "d, after b and c" in shown
     assert "alone\n" in shown
+    assert "retries" not in shown, "steps make them"
     assert "after" not in dict(account.database.grid_jobs.get(job.job_id).request())
 
 

@@ -44,8 +44,8 @@ def unpack(tar: Path, destination: Path, limits: TarLimits) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-# What rename(2) says if the destination is not an empty folder.
-_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+# What rename(2) says if the destination is not an empty folder, or is ".".
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EBUSY)
 
 # What tarfile raises for damaged headers, by its source; RecursionError for a chain of extended headers.
 _DAMAGE = (tarfile.TarError, ValueError, IndexError, OverflowError, EOFError, RecursionError)

@@ -254,6 +254,8 @@ def _find_log(options: argparse.Namespace) -> Iterator[str]:
     account = account_of(options)
     database = account.database
     words = [word for word in options.id if logs.is_of_local_jobs(database, word)]
+    if options.failed and words:
+        raise CommandError(f"--failed takes whole grid jobs, and {words[0]} is a part of one: say ID")
     if options.follow:
         yield from _follow(account, options, words)
         return

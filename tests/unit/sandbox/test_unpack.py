@@ -1,5 +1,6 @@
 """Unpacking tars that nobody vouches for."""
 
+import contextlib
 import gzip
 import io
 import os
@@ -249,6 +250,8 @@ def test_an_empty_folder_may_be_filled_and_a_full_one_not(room: Path) -> None:
     with pytest.raises(SandboxError, match="is no empty folder: name a new one"):
         unpack(room / "t.tar", room / "place", LIMITS)
     assert (room / "place" / "a").read_text() == "mine"
+    with contextlib.chdir(room / "place"), pytest.raises(SandboxError, match=r"^\. is there, and is no empty folder"):
+        unpack(room / "t.tar", Path(), LIMITS)
     assert sorted(path.name for path in room.iterdir()) == ["place", "t.tar"]
 
 

@@ -62,6 +62,7 @@ def test_several_local_jobs_are_shown_and_those_that_failed(account: Account, lo
     assert [line for line in lines if line.startswith("text")] == [f"text {index}" for index in range(6, 26)]
     assert lines[-1] == "… and others: 20 local jobs are shown at once"
     assert log(f"{JOB}/31-40")[2] == f"samgrid log: grid job {JOB} has no local jobs 31 to 40\n"
+    assert "--failed takes whole grid jobs" in log("--failed", f"{JOB}/7")[2]
     for words in ([JOB], [f"{JOB}/1-2"], [f"{JOB}/1", f"{JOB}/2"]):
         assert log("-f", *words)[2] == "samgrid log: one local job can be followed: say ID/NUMBER\n"
 

@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from adapters import JobAdapter
 from batch_adapters.adapter import BatchAdapter, BatchError, Command, Unreachable
 from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Finding, Level, Printed
 from batch_adapters.generator.module import LogModule, LogNotKnown, find_log_zone, find_source
@@ -25,6 +27,7 @@ from jobmanager import render_number
 from jobmanager.checks.probe import run_probe
 from jobmanager.database.database import DatabaseError
 from jobmanager.monitor.client import OF_ALL, OF_EVENTS, ask_running_monitor
+from jobmanager.requests.attributes import BadRequest, read_site_values, suggest
 from jobmanager.requests.job_types import read_job_types
 from jobmanager.requests.time_limit import limited
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
@@ -100,7 +103,7 @@ def _check_folders(account: Account) -> Iterator[Finding]:
 
 
 def _check_handlers(account: Account) -> Iterator[Finding]:
-    """A fault for each job type, or module, that cannot be loaded: the others can be used."""
+    """A fault for each job type, or module, that cannot be loaded, and for what no handler takes in [type.NAME]."""
     settings = account.configuration.handlers
     with limited(settings.time_limit):
         types, faults = read_job_types(settings.modules)
@@ -108,6 +111,19 @@ def _check_handlers(account: Account) -> Iterator[Finding]:
         yield Finding(Level.FAULT, f"its job type cannot be used: {fault}", f"mend {name}; then: samgrid types")
     if not faults:
         yield Finding(Level.GOOD, f"all {render_number(len(types), 'job type')} can be loaded")
+    for name, table in account.configuration.types.items():
+        if name in types:
+            yield from _check_site_values(types[name], table)
+        elif not faults:
+            yield Finding(Level.WARNING, f"[type.{name}]: there is no job type {name}{suggest(name, types)}")
+
+
+def _check_site_values(handler: type[JobAdapter], table: Mapping[str, Any]) -> Iterator[Finding]:
+    try:
+        read_site_values(handler, table)
+    except BadRequest as error:
+        for fault in error.faults:
+            yield Finding(Level.FAULT, fault, f"requests of type {handler.jobType} are refused until it is mended")
 
 
 def _check_monitor(account: Account) -> Iterator[Finding]:

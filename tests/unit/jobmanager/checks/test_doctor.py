@@ -165,6 +165,15 @@ def test_what_the_site_gives_to_grid_jobs_is_looked_for(fake: Account, tmp_path:
     assert [text.split()[2] for text in texts] == [str(tmp_path / "link"), str(tmp_path / "gone")]
 
 
+def test_what_no_handler_takes_in_its_section_is_a_fault(fake: Account) -> None:
+    types: dict[str, dict[str, object]] = {"pythia": {"nix": 3}, "pytia": {}, "dzero_merge": {"python": "/bin/python3"}}
+    found = [(finding.level, finding.text) for finding in findings_with(look(configure(fake, types=types)), "[type.")]
+    assert found == [
+        (Level.FAULT, "configuration [type.pythia] has no key 'nix'; the keys are python"),
+        (Level.WARNING, "[type.pytia]: there is no job type pytia (did you mean pythia?)"),
+    ]
+
+
 def test_the_notification_command_is_looked_for_where_there_is_one(fake: Account, tmp_path: Path) -> None:
     hook = tmp_path / "hook"
     hook.touch()

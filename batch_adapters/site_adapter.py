@@ -47,7 +47,7 @@ def read_adapter(name: str, table: Mapping[str, Any], base: BatchAdapter | None)
     """
     values, faults = read_table(table, dict(sorted(_make_readers(base).items())))
     if base is None:
-        faults += [f"{key} is wanted" for key in _WANTED if key not in table]
+        faults += [f"{key} is missing" for key in _WANTED if key not in table]
     if faults:
         raise BadAdapter(faults)
     values.pop("based_on", None)

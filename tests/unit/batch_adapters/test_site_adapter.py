@@ -113,7 +113,7 @@ def test_a_new_batch_system_works(tmp_path: Path) -> None:
                                  "local_id_words", "index_words"])  # fmt: skip
 def test_what_a_new_batch_system_must_have_is_told(key: str) -> None:
     table = {name: value for name, value in tomllib.loads(OAR).items() if name != key}
-    assert faults_of(table) == [f"{key} is wanted"]
+    assert faults_of(table) == [f"{key} is missing"]
 
 
 @pytest.mark.parametrize(

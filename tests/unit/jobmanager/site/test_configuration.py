@@ -290,7 +290,7 @@ def test_the_state_folder_is_found(option: str | None, environment: Mapping[str,
     ("text", "words"),
     [
         pytest.param("[batch.fork]\nqeue = 1", ["[batch.fork] has no key 'qeue'; the keys are"], id="key"),
-        pytest.param("[batch.oar]\nmax_array = 1", ["[batch.oar] submit is wanted"], id="a new one without commands"),
+        pytest.param("[batch.oar]\nmax_array = 1", ["[batch.oar] submit is missing"], id="a new one without commands"),
         pytest.param('[batch."o r"]\nbased_on = "fork"', ["[batch.o r] the name 'o r' must be a word"], id="name"),
         pytest.param(
             '[batch.oar]\nbased_on = "raf"', ["[batch.oar] based_on:", 'batch system "raf": known are'], id="base"

@@ -735,6 +735,30 @@ def test_a_run_that_did_not_come_to_its_end_is_repeated(
     assert plain_bench.status.end is not None
 
 
+@pytest.mark.parametrize("is_lost", [True, False], ids=["without its scratch folder", "with it"])
+def test_a_run_that_goes_on_is_killed_where_it_is_started_again(bench: Bench, room: Path, is_lost: bool) -> None:
+    script = '[ -e "$0" ] || { touch "$0"; echo up; sleep 600; }'
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", script, str(room / "begun")))])
+    first = subprocess.Popen(argv, env=bench.environment(), start_new_session=True)
+    bench.wait_until_up()
+    if is_lost:
+        shutil.rmtree(next(bench.scratch.iterdir()))
+    assert bench.run_prepared(argv) == 0
+    assert first.wait(SECONDS) == -signal.SIGKILL
+    wait_until(lambda: not commands_in_session(first.pid))
+    assert bench.status.exit_code == 0
+
+
+def test_who_has_the_number_of_an_earlier_runs_driver_is_not_killed(plain_bench: Bench) -> None:
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/true",))])
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
+        old = f"start 5\npid {other.pid}\nscratch {plain_bench.scratch}/samgrid.k3f9zq2m.x\n"
+        (plain_bench.results / "k3f9zq2m.t-1.1.status").write_text(old)
+        assert plain_bench.run_prepared(argv) == 0
+        assert other.poll() is None
+        other.kill()
+
+
 def test_a_run_torn_off_in_mid_line_does_not_spoil_the_next(plain_bench: Bench) -> None:
     (plain_bench.results / "k3f9zq2m.t-1.1.status").write_text("start 5\nproblem old\nexi")
     plain_bench.run("/bin/true")

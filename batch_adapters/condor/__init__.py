@@ -88,7 +88,8 @@ def _query(*restrictions: str) -> Command:
 
 
 def _ask_schedd(name: str) -> Command:
-    outcomes = (Meaning(0, _GOOD.format(r"[\w.]+\n"), Answer.OK), _DOWN)
+    """A warning of what is obsolete in the configuration, whosever it is, goes on over several lines."""
+    outcomes = (Meaning(0, r"\A[\w.]+\n(?:WARNING(?s:.*))?\Z", Answer.OK), _DOWN)
     return Command(("condor_config_val", "-schedd", name), outcomes=outcomes, timeout=20)
 
 

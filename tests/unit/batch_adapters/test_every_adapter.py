@@ -196,6 +196,7 @@ MADE_UP: Iterable[tuple[str, str, Answer, int, str]] = [
     ("condor", "submit", Answer.UNKNOWN, 1, "4.0 - 4.1\nERROR: Failed to spool job files.\n"),
     ("condor", "version", Answer.UNKNOWN, 1, "Not defined: CONDOR_VERSION\n"),
     ("condor", "queue", Answer.OK, 0, "[\n]\nWARNING: a site's own remark\n"),
+    ("condor", "version", Answer.OK, 0, "23.9.6\nWARNING: obsolete are\n  A.B.C at f\n"),
     ("condor", "queue", Answer.OK, 0, "WARNING: a site's own remark\n"),
     ("condor", "submit", Answer.OK, 0, "4.0 - 4.1\nWARNING: the line 'x = 1' was unused\n"),
     ("lsf", "queue", Answer.UNKNOWN, 0, ""),

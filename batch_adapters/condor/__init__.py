@@ -15,6 +15,9 @@ _DESCRIPTION = """\
 {%- for text in (driver, results, sandbox, queue, project) if "$$" in text or "\\n" in text %}
 error : HTCondor has no spelling for {{ spelt(text) | replace("\\n", " ") }}
 {% endfor %}
+{%- for option in options if option.startswith(("-n", "-r", "-po", "-ad")) %}
+error : {{ option }} would hide jobs from HTCondor's other commands: SCHEDD_HOST in its configuration names a schedd
+{% endfor %}
 {%- if carried and "," in sandbox + driver %}
 error : HTCondor cannot carry files out of a folder with a comma in its name: {{ spelt(sandbox) }}
 {% endif %}

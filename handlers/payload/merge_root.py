@@ -6,6 +6,7 @@ It needs only Python and uproot; for RNTuples, an uproot that can write them. An
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 CHUNK = "50 MB"
@@ -136,6 +137,7 @@ def merge(output: str, inputs: Sequence[str]) -> None:
         for name in inputs:
             # A name alone would not do: uproot reads "A:B" as the object B in the file A.
             with uproot.open({name: None}) as file:
+                check_whole(name, file)
                 merge_file(file, found, merged)
         for part in found.values():
             if isinstance(part, HistogramSum):
@@ -144,6 +146,15 @@ def merge(output: str, inputs: Sequence[str]) -> None:
         for name, part in found.items():
             if isinstance(part, AppendedNtuple):
                 part.check(written[name])
+
+
+def check_whole(name: str, file: Any) -> None:
+    """Raise MergeError for a file that was cut short or never closed, in which uproot may simply find nothing."""
+    size, end = Path(name).stat().st_size, file.file.fEND
+    if size < end:
+        raise MergeError(f"{name} was cut short: it has {size} bytes, and had {end}")
+    if file.fSeekKeys == 0:
+        raise MergeError(f"{name} was not closed by the program that wrote it: it has no list of what is in it")
 
 
 def merge_file(file: Any, found: dict[str, Part], merged: Any) -> None:

@@ -10,6 +10,7 @@ from handlers.payload import merge_root
 from tests.extras import Later, need
 
 uproot, awkward, numpy = map(Later, ("uproot", "awkward", "numpy"))
+HISTOGRAM = Path(__file__).parents[3] / "recorded" / "root" / "histogram.root"
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +156,27 @@ def test_what_cannot_be_merged_is_named_in_one_line(
     stderr = capsys.readouterr().err
     assert message in stderr
     assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[: len(data) // 2], "was cut short: it has {half} bytes, and had {size}"),
+        (lambda data: data[:-1], "was cut short: "),
+        # fSeekKeys, as ROOT leaves it until the file is closed.
+        (lambda data: data[:190] + bytes(4) + data[194:], "was not closed by the program that wrote it"),
+    ],
+    ids=["half", "one byte less", "not closed"],
+)
+def test_a_file_that_is_not_whole_is_named_though_nothing_seems_to_be_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[bytes], bytes], message: str
+) -> None:
+    data = HISTOGRAM.read_bytes()
+    (tmp_path / "1").write_bytes(data)
+    (tmp_path / "2").write_bytes(damage(data))
+    assert merge_root.main([str(tmp_path / "merged"), str(tmp_path / "1"), str(tmp_path / "2")]) == 1
+    sizes = {"half": len(data) // 2, "size": len(data)}
+    assert f"merge_root.py: {tmp_path}/2 {message.format(**sizes)}" in capsys.readouterr().err
 
 
 def test_trees_of_different_branches_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

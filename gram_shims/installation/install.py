@@ -70,7 +70,13 @@ Register the job manager type samgrid with a Globus gatekeeper: see docs/gram.md
 
 def main(argv: list[str]) -> int:
     """Run one command; what is wrong is one clear line each and exit status 1."""
-    options = _make_parser().parse_args(argv)
+    parser = _make_parser()
+    if "_ARGCOMPLETE" in os.environ:
+        from argcomplete import autocomplete
+
+        os.environ["_ARGCOMPLETE"] = "2"  # the word at which our name on the line ends
+        autocomplete(parser)
+    options = parser.parse_args(argv)
     return run_command(f"samgrid gram {options.command}", partial(options.run, Root(options.root.resolve()), options))
 
 

@@ -107,15 +107,18 @@ def _check_handlers(account: Account) -> Iterator[Finding]:
     settings = account.configuration.handlers
     with limited(settings.time_limit):
         types, faults = read_job_types(settings.modules)
-    for name, fault in faults.items():
-        yield Finding(Level.FAULT, f"its job type cannot be used: {fault}", f"mend {name}; then: samgrid types")
+    for fault in dict.fromkeys(map(str, faults.values())):
+        yield Finding(
+            Level.FAULT, f"a job type cannot be used: {fault}", "mend or remove its module, then samgrid types"
+        )
     if not faults:
         yield Finding(Level.GOOD, f"all {render_number(len(types), 'job type')} can be loaded")
     for name, table in account.configuration.types.items():
         if name in types:
             yield from _check_site_values(types[name], table)
         elif not faults:
-            yield Finding(Level.WARNING, f"[type.{name}]: there is no job type {name}{suggest(name, types)}")
+            text = f"[type.{name}]: there is no job type {name}{suggest(name, types)}"
+            yield Finding(Level.WARNING, text, "remove the section, or name the handler's module in [handlers] modules")
 
 
 def _check_site_values(handler: type[JobAdapter], table: Mapping[str, Any]) -> Iterator[Finding]:

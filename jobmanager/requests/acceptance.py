@@ -33,7 +33,7 @@ from jobmanager.requests.attributes import (
 )
 from jobmanager.requests.credentials import KINDS, PROXY, BadCredential, find_credential_faults, read_content
 from jobmanager.requests.datasets import Datasets, keep_lists
-from jobmanager.requests.job_types import HandlerError, blaming, read_texts
+from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, blaming, read_texts
 from jobmanager.requests.request_handler import (
     check_errors,
     count_local_jobs,
@@ -69,8 +69,11 @@ def accept_grid_job(
     """
     if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
         return known
-    with limited(account.configuration.handlers.time_limit):
-        job = prepare_grid_job(account, given, folder)
+    try:
+        with limited(account.configuration.handlers.time_limit):
+            job = prepare_grid_job(account, given, folder)
+    except HandlerUnreachable as error:
+        raise HandlerUnreachable(f"{error}: not accepted now, submit it again later") from error.__cause__
     if find_values(given, NOTIFY) and not account.configuration.notification.command:
         logger.warning("%s: nobody is notified, as the configuration names no [notification] command", NOTIFY)
     if origin is not None:

@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from adapters import Attribute, JobAdapter
 from jobmanager import UserError
 from jobmanager.requests.attributes import BadRequest, suggest
+from sandbox.files import read_regular
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -45,6 +47,9 @@ _PASSING = (
 _HTTP_LATER = (408, 425, 429, 500, 502, 503, 504)
 _MOST_CAUSES = 20
 _LONGEST_WORDS = 2000
+_LONGEST_MODULE = 1_000_000
+"""Bytes."""
+_DECLARED = re.compile(r"""\bjobType\b[^=\n]*=\s*["']([^"'\n]+)["']""")
 _Loader = Callable[[], list[type[JobAdapter]]]
 _MOST_TEXTS = 1000
 _KINDS_OF_FAULT = "it needs a jobType, prepareWorkArea and getCommandAndArguments"
@@ -99,7 +104,9 @@ def _may_pass(error: BaseException) -> bool:
 
     if isinstance(error, HTTPError):
         return error.code in _HTTP_LATER
-    return isinstance(error, gaierror | SSLError | TimeoutExpired | URLError)
+    if isinstance(error, URLError) and isinstance(error.reason, OSError):
+        return _may_pass(error.reason)
+    return isinstance(error, gaierror | SSLError | TimeoutExpired)
 
 
 def render_failure(error: BaseException) -> str:
@@ -144,7 +151,7 @@ def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
         raise HandlerUnreachable(str(faults[name]))
     unknown = f'unknown job type "{name}"{suggest(name, types)}: known are {", ".join(sorted(types))}'
     if faults:
-        raise HandlerUnreachable("; ".join([unknown, *map(str, faults.values())]))
+        raise HandlerUnreachable("; ".join([unknown, *dict.fromkeys(map(str, faults.values()))]))
     raise HandlerError(unknown)
 
 
@@ -187,7 +194,9 @@ def _gather(
         try:
             handlers = load()
         except HandlerError as error:
-            faults[module] = error
+            for declared in _find_declared(module) or [module]:
+                faults[declared] = error
+                types.pop(declared, None)
             continue
         for handler in handlers:
             name = getattr(handler, "jobType", None)
@@ -199,6 +208,18 @@ def _gather(
                 types[handler.jobType] = handler
                 faults.pop(handler.jobType, None)
     return types, faults
+
+
+def _find_declared(module: str) -> list[str]:
+    """The job types in the text of a module that cannot be loaded: no other handler may take their grid jobs."""
+    try:
+        with blaming(module):
+            spec = None if module.endswith(".py") else importlib.util.find_spec(module)
+            file = module if module.endswith(".py") else spec and spec.origin
+        text = read_regular(Path(file or "").resolve(), _LONGEST_MODULE)
+    except (HandlerError, OSError):
+        return []
+    return _DECLARED.findall(text.decode(errors="replace"))
 
 
 def _find_fault(handler: object) -> str:

@@ -231,9 +231,21 @@ def test_a_step_whose_sweep_can_be_read_only_later_is_taken_where_files_are_carr
     assert len(account.database.grid_jobs.get(accept_grid_job(account, given, tmp_path)).steps) == 2
 
 
-def test_a_handler_whose_warnings_fail_is_blamed(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CommandAdapter, "findWarnings", lambda self: [1 / 0])
-    with pytest.raises(HandlerError, match="handler command: ZeroDivisionError"):
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ZeroDivisionError("by 0"), "by 0$"),
+        (ConnectionRefusedError("refused"), "refused: not accepted now, submit it again later$"),
+    ],
+)
+def test_a_handler_whose_warnings_fail_is_blamed(
+    account: Account, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def fail(self: CommandAdapter) -> list[str]:
+        raise error
+
+    monkeypatch.setattr(CommandAdapter, "findWarnings", fail)
+    with pytest.raises(HandlerError, match=f"^handler command: {type(error).__name__}: {words}"):
         accept_grid_job(account, REQUEST, Path("/"))
     assert account.database.grid_jobs.overview() == []
 

@@ -170,6 +170,19 @@ def test_a_module_of_the_site_is_executed_once_at_each_acceptance(account: Accou
         assert executions.read_text() == number * "x"
 
 
+@pytest.mark.parametrize("is_package", [False, True], ids=["a file", "a module"])
+def test_no_other_handler_takes_the_job_type_of_a_module_that_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_package: bool
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "for_the_site.py").write_text("class Own(:\n    jobType: ClassVar[str] = 'command'\n    x = 'pythia'\n")
+    modules = ["for_the_site" if is_package else str(tmp_path / "for_the_site.py")]
+    with pytest.raises(HandlerUnreachable, match=r"^handler module .*for_the_site.* cannot be loaded: SyntaxError"):
+        find_job_type("command", modules)
+    assert find_job_type("pythia", modules) is find_job_type("pythia", [])
+    assert "command" not in read_job_types(modules)[0]
+
+
 @pytest.mark.parametrize("source", ["syntax error", "raise SystemError('no')", "x = 1"])
 def test_a_broken_handler_module_is_named_and_refuses_only_its_own_types(tmp_path: Path, source: str) -> None:
     module = tmp_path / "broken.py"

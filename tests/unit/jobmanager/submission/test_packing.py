@@ -120,7 +120,7 @@ def raised_from(cause: BaseException, error: Exception) -> Exception:
                 "a silent server": TimeoutError("timed out"),
                 "no way": OSError(errno.EHOSTUNREACH, "No route to host"),
                 "no name server": socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
-                "a URL": URLError("timed out"),
+                "a URL": URLError(TimeoutError("timed out")),
                 "a busy server": HTTPError("https://catalogue/", 503, "Service Unavailable", Message(), None),
                 "a silent command": subprocess.TimeoutExpired("sam", 60),
                 "a library's own": raised_from(ConnectionResetError("reset"), ValueError("no catalogue")),
@@ -131,6 +131,8 @@ def raised_from(cause: BaseException, error: Exception) -> Exception:
             for name, error in {
                 "no file": FileNotFoundError(errno.ENOENT, "No such file or directory"),
                 "its own words": OSError("no such run"),
+                "a URL of no kind": URLError("unknown url type: htp"),
+                "a URL of no file": URLError(FileNotFoundError(errno.ENOENT, "No such file or directory")),
                 "a page that is not there": HTTPError("https://catalogue/", 404, "Not Found", Message(), None),
             }.items()
         ),

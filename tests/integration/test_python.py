@@ -275,6 +275,13 @@ def test_waiting_tells_each_change_and_can_be_left(shared: Path, tmp_path: Path)
     assert not job.cancel()
 
 
+def test_numbers_may_be_numpys(shared: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    job = submit(TRUE)
+    assert job.wait(timeout=numpy.int64(600)).succeeded
+    assert job.stdout(numpy.int64(1)) == ""
+
+
 def test_the_end_is_what_is_shown_last(shared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shown: list[str] = []
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,7 +141,7 @@ class JobHandle:
         from jobmanager.views.logs import find_meant, read_lines
 
         _check_lines(lines)
-        if not isinstance(number, int):
+        if not isinstance(number, Integral):
             raise BadArgument(f"number is a local job's, from 1, not {number!r}")
         with _opened(self.state_dir) as account:
             ((whose, job),) = find_meant(account.database, f"{self.id}/{number}")
@@ -207,7 +207,7 @@ def _check_lines(lines: object) -> None:
 
 
 def _check_timeout(timeout: object) -> None:
-    if not isinstance(timeout, int | float | None):
+    if not isinstance(timeout, Real | None):
         raise BadArgument(f"timeout is a number of seconds, not {timeout!r}")
 
 

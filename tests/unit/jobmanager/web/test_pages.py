@@ -449,6 +449,7 @@ def test_thousands_of_local_jobs_make_no_giant_page(client: TestClient, account:
         "/jobs/none0000/local/1", f"/jobs/{JOB}/local/0", f"/jobs/{JOB}/local/4", f"/jobs/{JOB}/local/{10**30}",
         f"/jobs/{JOB}/local/x", f"/jobs/{JOB}/output.tar", f"/jobs/{JOB}/local/1/stdout",
         f"/jobs/{JOB}/local/1/nothing", "/static/none.css", "/static/..%2fapp.py", "/static/%2e%2e/app.py",
+        "/static/a%00b", f"/static/{'x' * 500}", "/static/",
         "/jobs/..%2f..%2fetc", "/nothing",
     ],
 )  # fmt: skip
@@ -457,6 +458,12 @@ def test_what_is_not_there_is_one_clear_page(path: str, client: TestClient, acco
     answer = client.get(path)
     assert answer.status_code == 404
     assert "<h1>There is no" in answer.text
+
+
+def test_a_browser_need_not_fetch_a_style_sheet_twice(client: TestClient) -> None:
+    first = client.get("/static/style.css")
+    assert (first.headers["content-type"], first.headers["cache-control"]) == ("text/css; charset=utf-8", "no-cache")
+    assert client.get("/static/style.css", headers={"If-None-Match": first.headers["etag"]}).status_code == 304
 
 
 def test_nothing_can_be_sent(client: TestClient) -> None:

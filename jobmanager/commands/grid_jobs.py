@@ -255,7 +255,7 @@ def _find_log(options: argparse.Namespace) -> Iterator[str]:
     database = account.database
     words = [word for word in options.id if logs.is_of_local_jobs(database, word)]
     if options.failed and words:
-        raise CommandError(f"--failed takes whole grid jobs, and {words[0]} is a part of one: say ID")
+        raise CommandError(f"--failed takes whole grid jobs: leave it out, or say ID instead of {words[0]}")
     if options.follow:
         yield from _follow(account, options, words)
         return

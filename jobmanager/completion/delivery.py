@@ -68,13 +68,13 @@ def _deliver_to_gram(account: Account, job: GridJob, origin: GramOrigin, wants_t
     assert job.sizes_before is not None
     stdout_size, stderr_size = job.sizes_before
     stdout, stderr = _make_parts(account, job, origin, wants_tar)
-    return _deliver(
-        [
-            # Text is appended, as by GRAM's own job managers; a tar must be alone in its file.
-            _File(Path(origin.stdout), 0 if wants_tar else stdout_size, stdout),
-            _File(Path(origin.stderr), stderr_size, stderr),
-        ]
+    files = (
+        # Text is appended, as by GRAM's own job managers; a tar must be alone in its file.
+        _File(Path(origin.stdout), 0 if wants_tar else stdout_size, stdout),
+        _File(Path(origin.stderr), stderr_size, stderr),
     )
+    # Once GRAM knows that a job is cancelled, it removes the job's folder.
+    return _deliver([file for file in files if not job.was_cancelled or os.path.lexists(file.target.parent)])
 
 
 def _measure(path: Path) -> int:

@@ -276,6 +276,13 @@ def test_where_one_file_cannot_be_written_the_other_is(account: Account, out: Pa
     assert (out / "stderr").read_text() == f"err of {JOB}\n"
 
 
+def test_of_a_cancelled_job_no_folder_is_missed_that_gram_has_removed(account: Account, out: Path) -> None:
+    accept(account, out / "stdout", out / "no" / "file")
+    account.database.grid_jobs.change(JOB, lambda job: job.cancel(1_795_219_188, "cancelled through GRAM"))
+    assert deliver(account) == ""
+    assert (out / "stdout").read_text() == f"out of {JOB}\n"
+
+
 def test_sizes_are_kept_with_what_gram_wants(account: Account, out: Path) -> None:
     (out / "stdout").write_text("from before\n")
     accept(account, out / "stdout", out / "stderr")

@@ -24,7 +24,7 @@ from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.database.local_jobs import LocalJobs
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
-from jobmanager.states.driver_status import reconcile_with_drivers
+from jobmanager.states.driver_status import read_driver_status, reconcile_with_drivers, status_file
 from jobmanager.states.ends import may_run_again, was_asked_to_end
 from jobmanager.states.transitions import apply_status, find_state, find_wait_reason, mark_lost, reopen
 
@@ -87,19 +87,27 @@ def _apply(account: Account, shown: Mapping[LiveJob, LocalStatus], asked: int) -
 
 
 def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], asked: int) -> None:
-    """Reopen local jobs that the queue shows waiting or held after a signal that was not ours ended their drivers."""
+    """Reopen local jobs that the queue shows alive again after a signal that was not ours ended their drivers."""
     database = account.database
     for status in statuses:
-        if status.is_leaving or status.state not in (State.PENDING, State.SUSPENDED):
+        if status.is_leaving or status.state not in (State.PENDING, State.SUSPENDED, State.ACTIVE):
             continue
         with suppress(DamagedDocument):
             found = database.local_jobs.find(name, status.local_id)
             if found is None or not status.is_of(str(found[1].token)):
                 continue
             grid_job, local_job = found
-            if was_asked_to_end(local_job) and not database.grid_jobs.get(grid_job).state.is_final:
+            if not was_asked_to_end(local_job) or database.grid_jobs.get(grid_job).state.is_final:
+                continue
+            if status.state is not State.ACTIVE or _runs_again(account, grid_job, local_job):
                 select = same_runs(grid_job, [local_job])
                 change_local_jobs(database, grid_job, select, partial(_reopen, status, asked))
+
+
+def _runs_again(account: Account, grid_job: str, job: LocalJob) -> bool:
+    """True if another driver has begun since its own ended: until it is seen to wait, it may only be on its way out."""
+    driver = read_driver_status(status_file(account, grid_job, str(job.local_id)))
+    return job.driver == "ended" and driver.start is not None and driver.end is None
 
 
 def _reopen(status: LocalStatus, asked: int, job: LocalJob) -> bool:

@@ -104,18 +104,22 @@ def test_what_is_on_its_way_out_stays_what_it_was(toy: ToySystem, before: State)
         pytest.param(f"17_1 S {TOKEN} - held", "caught TERM 1002", SUSPENDED, id="held"),
         pytest.param(f"17_1 PD {TOKEN} - JobHeldUser", "caught TERM 1002", PENDING, id="queued again"),
         pytest.param(f"17_1 R {TOKEN} -", "caught TERM 1002", DONE, id="about to go"),
+        pytest.param(f"17_1 R {TOKEN} -", "caught TERM 1002", ACTIVE, id="runs again"),
         pytest.param(f"17_1 CG {TOKEN} -", "caught TERM 1002", DONE, id="going"),
         pytest.param("17_1 S otherjob-1 - held", "caught TERM 1002", DONE, id="an id that was used again"),
         pytest.param(f"17_1 S {TOKEN} - held", "caught TERM 1003 9", DONE, id="told after its end"),
     ],
 )
-def test_an_end_that_the_driver_was_told_to_make_is_taken_back_where_it_is_held(
+def test_an_end_that_the_driver_was_told_to_make_is_taken_back_where_it_is_alive_again(
     toy: ToySystem, line: str, caught: str, state: State
 ) -> None:
     toy.add(["17_1", "17_2"], ACTIVE)
-    toy.drives("17_1", "start 1000", caught, "exit 143", "end 1003")
+    run = ("start 1000", "pid 5", caught, "exit 143", "end 1003")
+    toy.drives("17_1", *run)
     reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
     assert toy.job().state is DONE
+    if state is ACTIVE:
+        toy.drives("17_1", *run, "", "start 1004", "pid 6")
     others = ("3 R fits.sh -", "4 PD fits.sh -")  # which the queue shows first
     toy.answers("queue", *others, line, f"17_2 R {TOKEN} -")
     for _ in range(2):

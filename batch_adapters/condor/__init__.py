@@ -159,9 +159,10 @@ CONDOR = BatchAdapter(
     ),
     read_history=read_history,
     analyze=Command(("condor_q", "-better-analyze", "{{ id }}"), outcomes=(_DOWN, OK), timeout=30),
-    # Conditions that no slot meets, numbers of slots that reject the job, and the conclusion.
+    # Conditions that no slot meets, numbers of slots that reject the job, and the conclusion. Where there are no slots,
+    # no condition is met, and no summary follows.
     read_analysis=(
-        r"(?m)^ *(\[\d+\] +0 .*|(?!0 )\d+ (?:are rejected by|reject your|match ).*"
+        r"(?m)^ *(\[\d+\] +0 .*(?=(?s:.)*: +Run analysis summary)|(?!0 )\d+ (?:are rejected by|reject your|match ).*"
         r"|Reason for last .*|No machines .*)"
     ),
     cancel=Command(

@@ -91,10 +91,11 @@ _ENOUGH_JOBS = 10_000
 
 
 def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Check, by condor_config_val, that event log and history are written, and kept for long enough."""
+    """Check that jobs can be started at all, and that event log and history are written, and kept for long enough."""
     del environment
     if ask(["id", "-u"]).stdout.strip() == "0":
         yield Finding(Level.FAULT, "HTCondor takes no jobs from root.", "use an ordinary account")
+    yield from _diagnose_pool(ask)
     try:
         yield from _diagnose_log(ask)
         yield _diagnose_history(ask)
@@ -105,6 +106,29 @@ def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
 
 class _NoSetting(Exception):
     """A setting cannot be read, so it is not known whether it is set."""
+
+
+_EMPTY = {
+    (): ("HTCondor's pool has no slots: no local job is started.", "startd"),
+    ("-negotiator",): (
+        "HTCondor's collector knows of no negotiator (a new collector may need five minutes): without one no local job"
+        " is started.",
+        "negotiator",
+    ),
+}
+"""What it means that condor_status, with these options, lists nothing, and the daemon that is missing."""
+
+
+def _diagnose_pool(ask: Ask) -> Iterator[Finding]:
+    """What keeps all jobs from being started, which ``condor_q -better-analyze`` does not tell."""
+    for options, (text, daemon) in _EMPTY.items():
+        answer = ask(["condor_status", *options, "-limit", "1", "-af", "Name"])
+        if answer.exit_code != 0:
+            words = " ".join((answer.stderr or answer.stdout).split())[:300]
+            text, daemon = f"condor_status has no answer from HTCondor's collector: {words}", "collector"
+        if answer.exit_code != 0 or not answer.stdout.strip():
+            yield Finding(Level.FAULT, text, f"on its host, as HTCondor's administrator: condor_on -{daemon}")
+            return
 
 
 def _diagnose_log(ask: Ask) -> Iterator[Finding]:

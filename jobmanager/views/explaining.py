@@ -386,7 +386,9 @@ def _compare(job: LocalJob, shown: LocalStatus, interval: float) -> str:
     if shown.is_leaving:
         return f"{job.batch} calls it {shown.native_state} now: it is on its way out"
     if shown.state is job.state:
-        return f"{job.batch} says so now, too"
+        is_unexplained = shown.state is State.PENDING and not shown.reason
+        way_out = f'; it does not say why: "samgrid doctor {job.batch}" may' if is_unexplained else ""
+        return f"{job.batch} says so now, too{way_out}"
     if shown.state is None:
         return f"{job.batch} calls it {shown.native_state}, which its adapter does not know, so nothing changes"
     return (

@@ -232,12 +232,15 @@ SOUND = {
 }
 
 
-def find_faults(account: str = "1001", **changes: str | None) -> list[Finding]:
+def find_faults(*pool: Printed, account: str = "1001", **changes: str | None) -> list[Finding]:
     settings = {name: value for name, value in {**SOUND, **changes}.items() if value is not None}
+    shown = iter(pool or [Printed(0, "vm.samgrid.test\n", "")] * 2)
 
     def ask(argv: Sequence[str]) -> Printed:
         if list(argv) == ["id", "-u"]:
             return Printed(0, account + "\n", "")
+        if argv[0] == "condor_status":
+            return next(shown)
         assert argv[0] == "condor_config_val"
         if argv[1] in settings:
             return Printed(0, settings[argv[1]] + "\n", "")
@@ -251,9 +254,26 @@ def find_faults(account: str = "1001", **changes: str | None) -> list[Finding]:
     [Printed(None, "", "held back: no answer since 12:00:00"), Printed(1, "", "ERROR: cannot read condor_config\n")],
 )
 def test_where_nobody_tells_how_it_is_set_nothing_is_said_not_to_be_written(answer: Printed) -> None:
-    (finding,) = diagnose(lambda argv: Printed(0, "1001", "") if argv[0] == "id" else answer, {})
+    _, finding = diagnose(lambda argv: Printed(0, "1001", "") if argv[0] == "id" else answer, {})
     assert finding.level is Level.WARNING
     assert finding.text.endswith(answer.stderr.strip())
+
+
+@pytest.mark.parametrize(
+    ("shown", "text", "daemon"),
+    [
+        pytest.param(["no slot"], "pool has no slots", "startd", id="slots"),
+        pytest.param(["a slot", "no negotiator"], "knows of no negotiator", "negotiator", id="negotiator"),
+        pytest.param(["no collector"], "Error: communication error SECMAN:2011", "collector", id="collector"),
+    ],
+)
+def test_what_keeps_every_job_from_being_started_is_told(shown: list[str], text: str, daemon: str) -> None:
+    recorded = {entry.scene: entry for entry in read_recordings("condor", "slots.txt")}
+    answers = [Printed(recorded[s].exit_code, recorded[s].stdout, recorded[s].stderr) for s in shown]
+    (finding,) = find_faults(*answers)
+    assert finding.level is Level.FAULT
+    assert text in finding.text
+    assert finding.remedy.endswith(f"condor_on -{daemon}")
 
 
 def test_a_sound_configuration_has_no_faults() -> None:

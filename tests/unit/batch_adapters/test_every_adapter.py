@@ -598,6 +598,10 @@ WARNING:  Be advised:
             ],
             id="condor",
         ),
+        # HTCondor 23.9, a pool whose startd is down.
+        pytest.param(
+            "condor", _BETTER_ANALYZE.partition("107.005:  ")[0].replace("7 ", "0 "), [], id="condor: no slots"
+        ),
         pytest.param(
             "sge",
             "job_type:                   binary,noshell\n"

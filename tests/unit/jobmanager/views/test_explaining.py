@@ -186,18 +186,22 @@ def test_one_that_lives_costs_one_command(fake: Account, program: BatchProgram) 
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "reason"),
-    [("queue closed\nnode down\n", 0, ": queue closed; node down"), ("", SILENT, "")],
+    ("text", "code", "reason", "way_out"),
+    [
+        ("queue closed\nnode down\n", 0, ": queue closed; node down", "too."),
+        ("", SILENT, "", 'too; it does not say why: "samgrid doctor fake" may.'),
+    ],
     ids=["it says why", "no answer"],
 )
 def test_why_one_waits_is_asked_where_the_queue_does_not_say(
-    fake: Account, program: BatchProgram, text: str, code: int, reason: str
+    fake: Account, program: BatchProgram, text: str, code: int, reason: str, way_out: str
 ) -> None:
     add(fake, submitted())
     program.answer("status", f"17.1 WAITS {TOKEN}\n")
     program.answer("analyze", text, code)
     found = sections(explain(fake, "17.1", ask=True))
     assert found["fake now"] == [f"17.1 WAITS (pending), named {TOKEN}{reason}"]
+    assert found["verdict"][0].endswith(way_out)
 
 
 def test_a_submission_in_doubt_is_looked_for_by_its_token(fake: Account, program: BatchProgram) -> None:

@@ -81,8 +81,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
-                # What has an ETag, a file of ours, may be kept, and is asked for again each time.
-                headers.setdefault("Cache-Control", "no-cache" if "ETag" in headers else "no-store")
+                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         answer = self._answer(HTTPConnection(scope)) if scope["type"] == "http" else _refuse(403, "no websockets here")

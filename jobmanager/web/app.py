@@ -15,8 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 
 from jobmanager.checks.metrics import CONTENT_TYPE, render_metrics
 from jobmanager.database.database import DamagedDocument, DatabaseError, UnknownJob
@@ -46,6 +45,7 @@ _PRINTED = 2.0
 """Seconds between two checks of what a local job prints, while its page is open."""
 _MOST_QUERIES = 2
 """Queries that run at once."""
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class Pages:
         self._account = account
         self._templates = Templates(account.configuration.site.name)
         self._queries = threading.BoundedSemaphore(_MOST_QUERIES)
+        static = Path(__file__).with_name("static")
+        self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.suffix in _MEDIA_TYPES}
         self.changes = Changes(VersionReader(account))
 
     def overview(self, request: Request) -> Response:
@@ -156,6 +158,14 @@ class Pages:
         finally:
             wish.end()
 
+    def static(self, request: Request) -> Response:
+        """A style sheet, script or picture of ours, from memory."""
+        name = request.path_params["name"]
+        if name not in self._static:
+            raise HTTPException(404, f"There is no file {name} here.")
+        media_type = _MEDIA_TYPES[Path(name).suffix]
+        return Response(self._static[name], media_type=media_type, headers={"Cache-Control": "max-age=60"})
+
     def fault(self, request: Request, error: Exception) -> Response:
         """The page for an error."""
         heading, sentence, status = "The job database cannot be read", str(error), 503
@@ -219,7 +229,7 @@ def make_app(account: Account, token: str, on_loopback: bool = False) -> Starlet
         Route("/events", site.events),
         Route("/metrics", site.metrics),
         Route("/query", site.query),
-        Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
+        Route("/static/{name}", site.static),
         Route(job, site.grid_job),
         Route(f"{job}/events", site.grid_job_events),
         Route(f"{job}/log", site.log),

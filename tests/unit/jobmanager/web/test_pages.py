@@ -460,12 +460,6 @@ def test_what_is_not_there_is_one_clear_page(path: str, client: TestClient, acco
     assert "<h1>There is no" in answer.text
 
 
-def test_a_browser_need_not_fetch_a_style_sheet_twice(client: TestClient) -> None:
-    first = client.get("/static/style.css")
-    assert (first.headers["content-type"], first.headers["cache-control"]) == ("text/css; charset=utf-8", "no-cache")
-    assert client.get("/static/style.css", headers={"If-None-Match": first.headers["etag"]}).status_code == 304
-
-
 def test_nothing_can_be_sent(client: TestClient) -> None:
     assert {client.request(method, "/").status_code for method in ("POST", "PUT", "DELETE", "PATCH")} == {405}
 

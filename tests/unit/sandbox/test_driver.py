@@ -181,7 +181,7 @@ def test_the_status_file_is_ours_alone_and_its_lines_stand_in_order(plain_bench:
     status = plain_bench.results / "k3f9zq2m.t-1.1.status"
     assert status.stat().st_mode & 0o777 == 0o600
     keys = [line.split()[0] for line in status.read_text().splitlines() if line]
-    assert keys == ["start", "host", "pid", "index", "token", "scratch", "cpu", "exit", "end"]
+    assert keys == ["start", "host", "pid", "process", "index", "token", "scratch", "cpu", "exit", "end"]
 
 
 @pytest.mark.parametrize("umask", ["022", "077"])
@@ -735,28 +735,42 @@ def test_a_run_that_did_not_come_to_its_end_is_repeated(
     assert plain_bench.status.end is not None
 
 
-@pytest.mark.parametrize("is_lost", [True, False], ids=["without its scratch folder", "with it"])
+GOES_ON_ONCE = '[ -e "$0" ] || { touch "$0"; echo up; sleep 600; }'
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["without its scratch folder", "below a shell, elsewhere"])
 def test_a_run_that_goes_on_is_killed_where_it_is_started_again(bench: Bench, room: Path, is_lost: bool) -> None:
-    script = '[ -e "$0" ] || { touch "$0"; echo up; sleep 600; }'
-    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", script, str(room / "begun")))])
-    first = subprocess.Popen(argv, env=bench.environment(), start_new_session=True)
+    entries = [LocalJobEntry(("/bin/sh", "-c", GOES_ON_ONCE, str(room / "begun")))]
+    argv = bench.prepare(entries, directory="" if is_lost else "/")
+    # As Grid Engine starts it: not as the leader of its process group.
+    whole = argv if is_lost else ["/bin/sh", "-c", '"$@"; exit "$?"', "sh", *argv]
+    first = subprocess.Popen(whole, env=bench.environment(), start_new_session=True)
     bench.wait_until_up()
     if is_lost:
         shutil.rmtree(next(bench.scratch.iterdir()))
     assert bench.run_prepared(argv) == 0
-    assert first.wait(SECONDS) == -signal.SIGKILL
+    assert first.wait(SECONDS) == (-signal.SIGKILL if is_lost else 128 + signal.SIGKILL)
     wait_until(lambda: not commands_in_session(first.pid))
     assert bench.status.exit_code == 0
 
 
-def test_who_has_the_number_of_an_earlier_runs_driver_is_not_killed(plain_bench: Bench) -> None:
-    argv = plain_bench.prepare([LocalJobEntry(("/bin/true",))])
-    with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
-        old = f"start 5\npid {other.pid}\nscratch {plain_bench.scratch}/samgrid.k3f9zq2m.x\n"
-        (plain_bench.results / "k3f9zq2m.t-1.1.status").write_text(old)
+@pytest.mark.parametrize(
+    "change", [(r"(^process .*\.)\d+$", r"\g<1>5"), (r"^process \w+", "process 00000000")], ids=["by time", "by table"]
+)
+def test_who_has_the_number_of_an_earlier_runs_driver_is_not_killed(
+    plain_bench: Bench, room: Path, change: tuple[str, str]
+) -> None:
+    """That driver began at another time, or in another process table, as of another host."""
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", GOES_ON_ONCE, str(room / "begun")))])
+    with subprocess.Popen(argv, env=plain_bench.environment(), start_new_session=True) as other:
+        plain_bench.wait_until_up()
+        status = plain_bench.results / "k3f9zq2m.t-1.1.status"
+        status.write_text(re.sub(*change, status.read_text(), count=1, flags=re.MULTILINE))
+        (named,) = re.findall(r"(?m)^process \S+\.(\d+)\.\d+$", status.read_text())
+        assert named == str(other.pid)
         assert plain_bench.run_prepared(argv) == 0
         assert other.poll() is None
-        other.kill()
+        os.killpg(other.pid, signal.SIGKILL)
 
 
 def test_a_run_torn_off_in_mid_line_does_not_spoil_the_next(plain_bench: Bench) -> None:

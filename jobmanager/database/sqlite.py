@@ -205,7 +205,8 @@ class Store:
 
     def has_lost_log(self) -> bool:
         """True once somebody has removed the write-ahead log: only open connections still have its commits."""
-        assert self.path is not None
+        if self.path is None:
+            return False
         try:
             found = self.path.with_name(f"{self.path.name}-wal").stat().st_ino
         except FileNotFoundError:
@@ -214,10 +215,17 @@ class Store:
         return found != self._log
 
     def write_back(self) -> None:
-        """Write all commits from the write-ahead log into the file itself."""
+        """Write what the lost log held into the file itself.
+
+        Who still has the lost log open cannot write any more; whoever opens the file from now on begins a new one.
+        """
         busy, _, _ = next(self.query("PRAGMA wal_checkpoint(FULL)"))
         if busy:
             raise DatabaseError(f"job database {self.path}: somebody still reads what was there before")
+        assert self.path is not None
+        for suffix in ("wal", "shm"):
+            # The shared memory tells where each page is in the lost log, and so would be wrong for the next one.
+            self.path.with_name(f"{self.path.name}-{suffix}").unlink(missing_ok=True)
 
     def close(self) -> None:
         self._connection.close()
@@ -237,6 +245,8 @@ class Store:
         with self._translated():
             self._connection.execute("BEGIN IMMEDIATE")
         try:
+            if self.has_lost_log():
+                raise DatabaseError(f"job database {self.path}: somebody has removed its -wal file")
             yield
             with self._translated():
                 self._connection.execute("COMMIT")

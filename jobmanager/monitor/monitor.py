@@ -149,6 +149,7 @@ class Monitor:
         if self._installation.is_replaced():
             raise StartAnew("another version is installed")
         if self._account.database.has_lost_log():
+            self._account.database.write_back()
             raise StartAnew("somebody has removed the job database's -wal file, and what it held is written back")
 
     def _work(self) -> None:
@@ -351,7 +352,6 @@ def main(argv: list[str]) -> int:
                 return 1
             except StartAnew as why:
                 logger.warning("monitor %d starts anew: %s", os.getpid(), why)
-                account.database.write_back()
                 os.execv(sys.executable, command_line("samgrid-monitor", *argv))
             # Whoever finds no listener from now on starts a monitor, which waits for our lock.
             if not account.database.grid_jobs.list_open():

@@ -118,8 +118,8 @@ def read_errors(printed: str) -> dict[str, str]:
 
 
 def read_tokens(printed: str) -> dict[str, str]:
-    """The last argument of each job's command, by its number, from the output of ``qstat -j``."""
-    return dict(re.findall(r"(?m)^job_number: +(\d+)$(?:\n(?!=====).*)*?\njob_args: +.*,(\S+)$", printed))
+    """The token that each driver was given, by its job's number, from the output of ``qstat -j``."""
+    return dict(re.findall(r"(?m)^job_number: +(\d+)$(?:\n(?!=====).*)*?\njob_args:.*/driver\.sh,([^\s,]+)$", printed))
 
 
 def read_history(printed: str) -> Iterable[Job]:

@@ -100,8 +100,8 @@ class Table:
     @cached_property
     def settled_of(self) -> Callable[[tuple[object, ...]], object]:
         """Gives key and settled columns of a row."""
-        names = (*self.key, *self.settled)
-        return itemgetter(*(place for place, name in enumerate(self.kinds) if name in names))
+        places = list(self.kinds)
+        return itemgetter(*(places.index(name) for name in (*self.key, *self.settled)))
 
 
 def _open_unwritable(path: Path) -> sqlite3.Connection:

@@ -126,7 +126,8 @@ def _check_site_values(handler: type[JobAdapter], table: Mapping[str, Any]) -> I
         read_site_values(handler, table)
     except BadRequest as error:
         for fault in error.faults:
-            yield Finding(Level.FAULT, fault, f"requests of type {handler.jobType} are refused until it is mended")
+            remedy = f"what it takes into [type.{handler.jobType}]; until then requests of this type are refused"
+            yield Finding(Level.FAULT, fault, remedy)
 
 
 def _check_monitor(account: Account) -> Iterator[Finding]:

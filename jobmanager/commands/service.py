@@ -42,7 +42,7 @@ def types(options: argparse.Namespace) -> int:
     from jobmanager.views.grid_jobs import render_type, render_types
 
     known, faults = read_job_types(read_configuration(os.environ).handlers.modules)
-    for fault in faults.values():
+    for fault in dict.fromkeys(map(str, faults.values())):
         print(f"samgrid: left out: {fault}", file=sys.stderr)
     if options.type is None:
         print(render_types(known))

@@ -651,7 +651,7 @@ def test_a_finding_is_a_line_with_its_remedy_under_it(finding: Finding, lines: l
 
 def test_a_handler_that_cannot_be_loaded_is_told_and_the_others_are_not(account: Account, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
-    broken.write_text("import no_such_module")
+    broken.write_text("jobType = 'a'; jobType = 'b'; import no_such_module")
     handlers = replace(account.configuration.handlers, modules=(str(broken),))
     site = replace(account, configuration=replace(account.configuration, handlers=handlers))
     (finding,) = [finding for finding in examine(site, [], None) if "job type" in finding.text]

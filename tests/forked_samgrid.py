@@ -88,12 +88,12 @@ class _Server:
             )
 
     def run(self, message: bytes, files: list[int]) -> int:
-        """The exit status of one command, which is killed where it does not end."""
+        """The exit status of one command; where there is none in time, or at all, the next one gets a new server."""
         self._connection.settimeout(SECONDS)
         try:
             socket.send_fds(self._connection, [message], files)
             return int(self._connection.recv(_LONGEST))
-        except TimeoutError:
+        except (OSError, ValueError):  # no answer in time, or none any more
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             _server.cache_clear()

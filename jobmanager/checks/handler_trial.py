@@ -38,7 +38,7 @@ from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration
 from jobmanager.site.places import StatePlaces
 from jobmanager.site.settings import Transfer
-from jobmanager.states.program_reports import check_phase
+from jobmanager.states.program_reports import LINES_TIME_LIMIT, check_phase
 from jobmanager.submission.packing import find_entries, pack_sandbox
 from sandbox.driver import write_submission_table
 from sandbox.files import SandboxError
@@ -290,7 +290,7 @@ def _ask_about_lines(trial: Trial, lines: Sequence[str]) -> tuple[dict[str, Phas
     phases: dict[str, PhaseStatus] = {}
     line = ""
     try:
-        with limited(trial.account.configuration.handlers.time_limit):
+        with limited(min(trial.account.configuration.handlers.time_limit, LINES_TIME_LIMIT)):
             for line in lines:
                 answer = trial.adapter.getPhaseOfLine(line)
                 if answer is not None:

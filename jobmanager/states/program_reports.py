@@ -34,7 +34,7 @@ _MOST_REPORTS = 1000
 """Of one local job at a time: a program may write more than anybody can read."""
 _AT_ONCE = 100
 """Reports that are applied in one transaction."""
-_PATIENCE = 20.0
+LINES_TIME_LIMIT = 20.0
 """Seconds that the handler may take for the lines of one local job, even if other calls may take longer."""
 
 
@@ -191,7 +191,7 @@ class _Reader:
         from jobmanager.requests.request_handler import make_adapter
 
         asked = asking(self._account, self._job_id, "lines")
-        asked = replace(asked, seconds=min(asked.seconds, _PATIENCE))
+        asked = replace(asked, seconds=min(asked.seconds, LINES_TIME_LIMIT))
         if self._has_hung:
             raise HandlerError("getPhaseOfLine has hung and is not asked again now")
         if len(hangs := asked.find_hangs()) >= MOST_HANGS:

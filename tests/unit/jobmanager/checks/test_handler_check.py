@@ -1,11 +1,16 @@
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from adapters import Attribute, Kind
+from adapters import Attribute, Kind, Site
 from handlers.command import CommandAdapter
+from jobmanager.checks import handler_trial
 from jobmanager.checks.handler_check import find_misspelt_methods, make_sample
+from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.job_types import KNOWN_TYPES, find_job_type
+from jobmanager.site.account import Account
+from jobmanager.states.program_reports import LINES_TIME_LIMIT
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.SEQUENCES], ids=lambda kind: kind.name)
@@ -34,3 +39,14 @@ def test_a_method_whose_name_is_almost_one_that_is_called_is_warned_of(written: 
 @pytest.mark.parametrize("name", KNOWN_TYPES)
 def test_no_method_of_our_own_handlers_is_taken_for_a_misspelt_one(name: str) -> None:
     assert list(find_misspelt_methods(find_job_type(name, ()))) == []
+
+
+def test_a_handler_has_no_more_time_for_lines_than_in_production(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(handler_trial, "limited", lambda seconds: nullcontext(limits.append(seconds)))
+    job = GridJob.new("aaaaaaaa", "command", "physicist", "fork", 1000)
+    trial = handler_trial.Trial(account, job, CommandAdapter({}, Site()), ())
+    assert handler_trial._ask_about_lines(trial, ["a line"]) == ({}, [])
+    assert limits == [LINES_TIME_LIMIT]

@@ -40,6 +40,8 @@ _MOST_ROWS = 1_000_000
 _MOST_NAMES = 1000
 _SHOWN_NAMES = 10
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}", re.ASCII)
+_SPACES = re.compile(r'(?P<quoted>(?:^|,) *+"(?:[^"]|"")*")|(?<! ) ++(?=[,\r\n]|\Z)', re.MULTILINE)
+"""Spaces before a comma, or at a line's end, as nobody means them; ``csv`` itself drops those behind a comma."""
 
 Row = Mapping[str, Sequence[str]]
 """The values that replace each name in one local job's command line."""
@@ -261,6 +263,7 @@ def read_parameters(text: str) -> Sequence[Row]:
 def _read_csv(text: str) -> Iterator[Row]:
     import csv
 
+    text = _SPACES.sub(lambda found: found["quoted"] or "", text)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     try:
         lines = (line for line in reader if line)

@@ -19,11 +19,17 @@ ROWS = [{"mass": ("91.2",), "tag": ("Z, boson",)}, {"mass": ("80.4",), "tag": ("
     [
         pytest.param('mass,tag\n91.2,"Z, boson"\n80.4,{mass}\n', id="CSV"),
         pytest.param('mass, tag\r\n\r\n91.2, "Z, boson"\r\n80.4,{mass}', id="CSV of Windows"),
+        pytest.param('mass ,tag \n91.2 , "Z, boson" \n 80.4  ,{mass} ', id="CSV with spaces around commas"),
         pytest.param('{"mass": 91.2, "tag": "Z, boson"}\n\n{"tag": "{mass}", "mass": "80.4"}\n', id="JSON lines"),
     ],
 )
 def test_parameters_are_read_as_they_are_written(text: str) -> None:
     assert read_parameters(text) == ROWS
+
+
+def test_spaces_within_quotes_and_words_stay() -> None:
+    (row,) = read_parameters('a,b,c\n" x , ""y"" " ,1  2 ,5" 6 \n')
+    assert row == {"a": (' x , "y" ',), "b": ("1  2",), "c": ('5" 6',)}
 
 
 def test_numbers_in_json_keep_their_digits() -> None:

@@ -213,6 +213,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
     end = None if job.state.is_final else estimate_end(progress, now)
     facts += [(name, render_line(words)) for name, words in render_credentials(job, now)]
     facts += [("blocked", line) for line in render_blocked(progress)]
+    facts += [("waits", f"samgrid explain {job_id}/1 asks {job.batch} why")] if _only_waits(row) else []
     facts += [("may end", f"{render_local_time(end)} (estimate)")] if end is not None else []
     facts += [("stalled", render_silent(progress, stall_time))] if progress.silent else []
     facts += [("cancel", _render_cancel(account, job.batch, row))] if job.cancelled and not job.state.is_final else []
@@ -221,6 +222,11 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
     facts += [(printable(name), printable(text)) for name, text in job.summary().items()]
     facts += [("no summary", render_line(job.no_summary))] if job.no_summary else []
     return render_columns(facts)
+
+
+def _only_waits(row: Overview) -> bool:
+    """True if nothing of it has begun, and nobody needs to act on what is known."""
+    return [*row.counts] == ["pending"] and not row.blocked and not row.steps
 
 
 def render_credentials(job: "GridJob", now: float) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from jobmanager.database.local_jobs import Blocked
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.reconciliation import MOST_HISTORIES, reconcile_batch_system
 from jobmanager.states.registration import apply_events, register_local_jobs
+from jobmanager.views.grid_jobs import render_details
 from tests.unit.toy_system import GRID_JOB, NOW, SETTLE, TOKEN, ToySystem
 
 PENDING, ACTIVE, SUSPENDED, DONE, FAILED = (
@@ -72,6 +73,9 @@ def test_why_a_job_waits_is_told_until_it_is_over(toy: ToySystem) -> None:
         toy.answers("queue", f"17_1 PD {TOKEN} - {reason}".strip())
         look(toy)
         wait_reasons.append(toy.job().wait_reason)
+        (row,) = toy.database.grid_jobs.overview(GRID_JOB)
+        is_blocked = "waits" not in render_details(toy.account, GRID_JOB, row, NOW)
+        assert is_blocked == (reason == "JobHeldUser"), "who is not blocked is sent to explain"
     assert wait_reasons == ["JobHeldUser", "Resources", None]
 
 

@@ -182,7 +182,8 @@ class WorkerServer:
         except BaseException:  # noqa: BLE001 also what a handler raises to end the process
             traceback.print_exc()
         finally:
-            sys.stderr.flush()
+            with suppress(OSError):  # above, it would be taken for a failed fork
+                sys.stderr.flush()
             os._exit(status)
 
     def _forget(self, *descriptors: int) -> None:

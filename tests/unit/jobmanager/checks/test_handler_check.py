@@ -1,4 +1,4 @@
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -45,7 +45,12 @@ def test_a_handler_has_no_more_time_for_lines_than_in_production(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[float] = []
-    monkeypatch.setattr(handler_trial, "limited", lambda seconds: nullcontext(limits.append(seconds)))
+
+    def limited(seconds: float) -> AbstractContextManager[None]:
+        limits.append(seconds)
+        return nullcontext()
+
+    monkeypatch.setattr(handler_trial, "limited", limited)
     job = GridJob.new("aaaaaaaa", "command", "physicist", "fork", 1000)
     trial = handler_trial.Trial(account, job, CommandAdapter({}, Site()), ())
     assert handler_trial._ask_about_lines(trial, ["a line"]) == ({}, [])

@@ -403,6 +403,7 @@ made. Does nothing while one of them runs, or when nothing is missing."""
 def resubmit(options: argparse.Namespace) -> int:
     """Print the id of each repetition; 1 where one of several cannot be repeated."""
     from jobmanager.control.resubmission import NotRepeatable, repeat_grid_job
+    from jobmanager.database.database import DamagedDocument
     from jobmanager.monitor.client import end_other_monitor
 
     account = account_of(options)
@@ -412,7 +413,7 @@ def resubmit(options: argparse.Namespace) -> int:
     for job_id in job_ids:
         try:
             job = repeat_grid_job(account, job_id, options.failed)
-        except NotRepeatable as error:
+        except (NotRepeatable, DamagedDocument) as error:
             print(f"samgrid resubmit: {error}", file=sys.stderr)
             status = 1
             continue

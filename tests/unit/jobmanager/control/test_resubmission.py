@@ -414,6 +414,23 @@ def test_nothing_is_recovered_while_it_is_not_known_what_a_repetition_repeats(ac
     assert recover(account) == (Recovery((), (), (again,)), [])
 
 
+def test_a_grid_job_that_cannot_be_read_keeps_no_other_from_being_submitted_again(
+    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = accept_slices(account), accept_slices(account)
+    for job_id in (first, second):
+        finish(account, job_id, failed=[1])
+    with account.database.transaction():
+        sql = "UPDATE grid_job SET document = substr(document, 1, length(document) - 5) WHERE id = ?"
+        account.database._store.write(sql, [(first,)])
+    monkeypatch.setattr("jobmanager.commands.grid_jobs.wake_for", lambda *_: None)
+    assert cli.main(["resubmit", first, second, "--failed", "--state-dir", str(account.places.root)]) == 1
+    said = capsys.readouterr()
+    assert account.database.grid_jobs.get(said.out.strip()).repeats == second
+    assert said.err.startswith("samgrid resubmit: ")
+    assert first in said.err
+
+
 def test_what_cannot_be_recovered_is_named_with_the_way_out(
     account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

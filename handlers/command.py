@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from adapters import SWEEP, Attribute, JobAdapter, Kind, PlannedJob, RequestFile, check_sizes, copy_files
+from adapters import SWEEP, Attribute, JobAdapter, Kind, PlannedJob, RequestFile, TooLarge, check_sizes, copy_files
 from handlers.inputs import check_file
 
 RESERVED_NAMES = ("output", ".samgrid")
@@ -51,6 +51,9 @@ class CommandAdapter(JobAdapter):
 
     def getNumSubmissionTimes(self) -> int:
         count: int = self.request["count"]
+        most = self.site.limits.max_local_jobs
+        if count > most:
+            raise TooLarge(f"count asks for {count} local jobs, but this site takes at most {most}: ask for fewer")
         return count
 
     def prepareWorkArea(self, workArea: Path) -> None:

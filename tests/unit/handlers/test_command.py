@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters import PlannedJob
+from adapters import PlannedJob, TooLarge
 from handlers.command import CommandAdapter
 from tests.unit.handlers.experiments import make_handler
 
@@ -22,8 +22,8 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def command(folder: Path, **words: Any) -> CommandAdapter:
-    return make_handler(CommandAdapter, folder, **words)
+def command(folder: Path, most: int = 1000, **words: Any) -> CommandAdapter:
+    return make_handler(CommandAdapter, folder, most=most, **words)
 
 
 @pytest.mark.parametrize(
@@ -153,3 +153,10 @@ def test_it_has_no_size_and_runs_count_times(folder: Path) -> None:
     handler = command(folder, executable=["/bin/sh"], count=["1000"])
     assert handler.getSize() is None
     assert handler.getNumSubmissionTimes() == 1000
+
+
+def test_more_local_jobs_than_the_site_takes_are_refused_by_the_attributes_name(folder: Path) -> None:
+    """From that name GRAM's error number follows."""
+    handler = command(folder, most=10, executable=["/bin/sh"], count=["11"])
+    with pytest.raises(TooLarge, match=r"^count asks for 11 local jobs, but this site takes at most 10: ask"):
+        handler.getNumSubmissionTimes()

@@ -140,6 +140,14 @@ def _read_salt(log: Path) -> bytes:
         return b""
 
 
+def _find_number(path: Path) -> int | None:
+    """A file's inode number; None if there is no such file."""
+    try:
+        return path.stat().st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 class Store:
     """An SQLite file. Writing methods belong inside ``with store.transaction():``.
 
@@ -149,6 +157,7 @@ class Store:
     def __init__(self, path: Path | None, is_elsewhere: bool = False) -> None:
         """``path`` None: an empty store in memory. ``is_elsewhere``: another host writes the file, a copy is read."""
         self.path = path
+        self._file: int | None = None
         self._log: int | None = None
         self._refusal = ""
         with self._translated():
@@ -163,6 +172,7 @@ class Store:
             self._connection = sqlite3.connect(path or ":memory:", timeout=60, isolation_level=None)
             if path is not None:
                 path.chmod(0o600)
+                self._file = _find_number(path)
             self._connection.execute("PRAGMA journal_mode = WAL")
             # An intent must survive a power cut once its submit command runs, so every commit reaches the disk.
             self._connection.execute("PRAGMA synchronous = FULL")
@@ -204,13 +214,13 @@ class Store:
             self._connection.backup(copy)
 
     def has_lost_log(self) -> bool:
-        """True once somebody has removed the write-ahead log: only open connections still have its commits."""
-        if self.path is None:
+        """True once somebody has removed the write-ahead log: only open connections still have its commits.
+
+        Where the file itself has gone, or is another one, its folder was moved, and the log with it.
+        """
+        if self.path is None or _find_number(self.path) != self._file:
             return False
-        try:
-            found = self.path.with_name(f"{self.path.name}-wal").stat().st_ino
-        except FileNotFoundError:
-            return self._log is not None
+        found = _find_number(self.path.with_name(f"{self.path.name}-wal"))
         self._log = self._log or found
         return found != self._log
 
@@ -245,8 +255,9 @@ class Store:
         with self._translated():
             self._connection.execute("BEGIN IMMEDIATE")
         try:
-            if self.has_lost_log():
-                raise DatabaseError(f"job database {self.path}: somebody has removed its -wal file")
+            with self._translated():
+                if self.has_lost_log():
+                    raise DatabaseError(f"job database {self.path}: somebody has removed its -wal file")
             yield
             with self._translated():
                 self._connection.execute("COMMIT")

@@ -100,6 +100,25 @@ def test_what_a_removed_log_held_is_written_back(database: Database, tmp_path: P
         assert [job.id for job in copy.grid_jobs.list_open()] == ["aaaaaaaa"]
 
 
+@pytest.mark.parametrize("is_followed", [False, True], ids=["moved away", "and another begun"])
+def test_a_state_folder_that_was_moved_has_not_lost_its_log(tmp_path: Path, is_followed: bool) -> None:
+    """Nobody would write back there, where another account's log may be by now."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    with closing(Database(folder / "jobs.db")) as database:
+        add(database, "aaaaaaaa")
+        assert not database.has_lost_log()
+        folder.rename(tmp_path / "elsewhere")
+        if is_followed:
+            folder.mkdir()
+            with closing(Database(folder / "jobs.db")) as other:
+                add(other, "cccccccc")
+                assert (folder / "jobs.db-wal").exists()
+                assert not database.has_lost_log()
+        assert not database.has_lost_log()
+        add(database, "bbbbbbbb")
+
+
 def test_a_copy_that_is_made_while_the_log_is_begun_anew_is_of_one_moment(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,7 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
             yield replace(finding, text=f"{name}: {finding.text}")
 
 
-def render_finding(finding: Finding, hint: str = "put: ") -> str:
+def render_finding(finding: Finding, hint: str = "remedy: ") -> str:
     """The finding as a line, and the remedy, if there is one, indented under it and after the hint."""
     remedy = [printable(line) for line in finding.remedy.splitlines()]
     lines = [render_columns([(f"{finding.level.value:<7}", render_line(finding.text))])]

@@ -86,7 +86,7 @@ def do_task(account: Account, task: Task, subject: str) -> int:
         return BUSY
     except (HandlerHung, HandlerUnreachable) as error:
         is_hung = isinstance(error, HandlerHung)
-        print(*(["the handler hangs:"] if is_hung else []), *str(error).split(), file=sys.stderr)
+        print(("the handler hangs: " if is_hung else "") + " ".join(str(error).split()), file=sys.stderr)
         return HUNG if is_hung else POSTPONED
     except DamagedDocument as damage:
         with account.database.transaction():

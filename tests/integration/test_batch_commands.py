@@ -121,7 +121,7 @@ def test_the_doctor_names_what_is_wrong_and_what_to_put_where(samgrid: Samgrid, 
     odd = replace(samgrid, settings=settings)
     done = odd("doctor")
     assert done.returncode == 1
-    fault = r"^FAULT    odd: .*: no-such-program missing\n         put: .* PATH$"
+    fault = r"^FAULT    odd: .*: no-such-program missing\n         remedy: .* PATH$"
     assert re.search(fault, done.stdout, re.MULTILINE), done.stdout
     assert odd("doctor", "fork").returncode == 0
 

@@ -635,12 +635,12 @@ def test_where_the_batch_system_carries_files_the_probe_writes_where_it_is_start
         pytest.param(Finding(Level.GOOD, "all is well"), ["ok       all is well"], id="good"),
         pytest.param(
             Finding(Level.WARNING, "it\nis late", "a = 1\n[b]\nc = 2"),
-            ["warning  it is late", "         put: a = 1", "              [b]", "              c = 2"],
+            ["warning  it is late", "         remedy: a = 1", "                 [b]", "                 c = 2"],
             id="warning",
         ),
         pytest.param(
             Finding(Level.FAULT, "\x1b[2J", "\x9b"),
-            ["FAULT    \ufffd[2J", "         put: \ufffd"],
+            ["FAULT    \ufffd[2J", "         remedy: \ufffd"],
             id="hostile",
         ),
     ],

@@ -81,7 +81,7 @@ _DOWN = Meaning(
 _QUERIED = (Meaning(0, _GOOD.format(r"(?:\[\n(?s:.*)\]\n)?"), Answer.OK), _DOWN)
 _COLUMNS = (
     "ClusterId,ProcId,JobStatus,LastJobStatus,ExitCode,ExitBySignal,HoldReason,HoldReasonCode,HoldReasonSubCode"
-    ",LastHoldReasonCode,LastHoldReasonSubCode,RemoveReason,SamgridToken"
+    ",LastHoldReasonCode,LastHoldReasonSubCode,RemoveReason,SamgridToken,JobMaterializeNextProcId,TotalSubmitProcs"
 )
 
 
@@ -140,7 +140,8 @@ CONDOR = BatchAdapter(
     # Only jobs of the asking account are shown, unless one is asked for by its id.
     queue=_query("-constraint", "SamgridToken isnt undefined"),
     find=_query("-constraint", 'SamgridToken == "{{ token }}"'),
-    status=_query("{{ id }}"),
+    # Of its whole cluster: the others tell that it is not materialized yet.
+    status=_query("{{ id.partition('.')[0] }}"),
     read_jobs=read_queue,
     # It reads files backwards, without the schedd, and stops at jobs that ended 40 days ago: spooled jobs come late,
     # as they stay in the queue for ten days (LeaveJobInQueue).

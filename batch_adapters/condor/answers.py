@@ -41,13 +41,22 @@ def read_history(printed: str) -> list[Job]:
 def read_queue(printed: str) -> Iterator[Job]:
     """As `read_history`; removed jobs that are still in the queue are being removed.
 
+    With late materialization, the last jobs of a cluster come into the queue when others have left it. Until then only
+    the ads of these others tell that they wait.
+
     :raises ValueError, TypeError, LookupError: as there.
     """
-    for job in read_history(printed):
-        if job.native_state == "REMOVED":
-            yield replace(job, native_state="REMOVING")
-        else:
-            yield job
+    import json
+
+    clusters: dict[int, dict[str, Any]] = {}
+    for ad in json.loads(printed or "[]"):
+        job = _read_ad(ad)
+        yield replace(job, native_state="REMOVING") if job.native_state == "REMOVED" else job
+        clusters[ad["ClusterId"]] = ad
+    for cluster, ad in clusters.items():
+        count, token = int(ad.get("TotalSubmitProcs", 0)), str(ad.get("SamgridToken") or "")
+        for proc in range(int(ad.get("JobMaterializeNextProcId", count)), count):
+            yield Job(f"{cluster}.{proc}", "IDLE", reason="not materialized yet", token=token)
 
 
 def _read_ad(ad: dict[str, Any]) -> Job:

@@ -55,6 +55,13 @@ def test_a_removed_job_that_is_still_in_the_queue_has_not_gone_yet() -> None:
     assert read_recorded("history, cancelled")[0].reason == "via condor_rm (by user griduser)"
 
 
+def test_what_is_not_materialized_yet_waits() -> None:
+    assert read_recorded("find, not all materialized") == [
+        *(Job(f"12.{proc}", "RUNNING", token="late-1") for proc in (0, 1)),
+        *(Job(f"12.{proc}", "IDLE", reason="not materialized yet", token="late-1") for proc in (2, 3)),
+    ]
+
+
 def test_exit_codes_come_from_the_history_and_a_signal_has_none() -> None:
     codes = {job.local_id: job.exit_code for job in read_recorded("history, exit codes")}
     assert codes == {"13.0": 3, "13.1": 4, "13.2": 5}
@@ -211,7 +218,7 @@ def test_a_comma_does_no_harm_where_nothing_is_carried() -> None:
 
 def test_questions_and_cancellations_are_rendered() -> None:
     assert render_argv(CONDOR.find, {"token": "t-1"})[:3] == ["condor_q", "-constraint", 'SamgridToken == "t-1"']
-    assert render_argv(CONDOR.status, {"id": "7.3"})[:2] == ["condor_q", "7.3"]
+    assert render_argv(CONDOR.status, {"id": "7.3"})[:2] == ["condor_q", "7"]
     assert render_argv(CONDOR.cancel, {"ids": ["7.3", "8"]}) == ["condor_rm", "7.3", "8"]
     assert CONDOR.history is not None
     assert render_argv(CONDOR.history, {"token": "t-1"})[:3] == [

@@ -104,7 +104,14 @@ def _accept(account: Account, description: JobDescription) -> str:
     needs_subject = configuration.gram.audit_folder is not None or configuration.accounting.benchmark > 0
     end_other_monitor(account)
     origin = make_origin(description, directory, unused, needs_subject)
-    return accept_grid_job(account, request, directory, origin, find_proxy(description))
+    proxy = "" if _names_proxy(description) else find_proxy(description)
+    return accept_grid_job(account, request, directory, origin, proxy)
+
+
+def _names_proxy(description: JobDescription) -> bool:
+    """True if the client has put a proxy of its own behind the one that GRAM puts into the environment."""
+    named = [pair[1] for pair in description.words("environment") if pair[:1] == (_PROXY,)]
+    return bool(named) and named[-1] != description.environment.get(_PROXY)
 
 
 def _find_change(account: Account, job_id: str, description: JobDescription) -> str:

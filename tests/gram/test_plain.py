@@ -52,6 +52,7 @@ SAME = {
     "umask": sh("umask"),
     "dry-run": "(executable=/bin/echo)(arguments=x)(dry_run=yes)",
     "proxy": sh('head -c 27 "$X509_USER_PROXY"; stat -c %a "$X509_USER_PROXY"'),
+    "a-proxy-of-its-own": sh('echo "$X509_USER_PROXY"') + "(environment=(X509_USER_PROXY /tmp/mine))",
     "gone-directory": "(executable=/bin/pwd)(directory=/nowhere)",
     "directory-is-a-file": "(executable=/bin/pwd)(directory=/etc/passwd)",
     "no-such-program": "(executable=/nowhere/program)",

@@ -103,6 +103,18 @@ def test_grams_proxy_is_the_credential_of_a_request_that_names_none(
     assert sources == ([("x509_user_proxy", str(proxy), True)] if is_handed_on else [])
 
 
+def test_a_proxy_that_the_client_puts_into_the_environment_stands(account: Account, tmp_path: Path) -> None:
+    proxy = write_secret(tmp_path / "proxy", b"-")
+    by_gram = ("X509_USER_PROXY", str(proxy))
+    credentials = []
+    for uniqid, pairs in (("1.2", (by_gram,)), ("1.3", (by_gram, ("X509_USER_PROXY", "/own")))):
+        description = replace(describe(uniqid, environment=pairs), environment=dict([by_gram]))
+        answer = gram_shims.calls.submit(account, description)
+        job = account.database.grid_jobs.get(answer.job_id.partition(".")[2])
+        credentials.append([entry.name for entry in job.credentials])
+    assert credentials == [["x509_user_proxy"], []]
+
+
 @pytest.mark.parametrize(
     ("attributes", "is_staged_out"),
     [

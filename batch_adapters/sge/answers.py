@@ -67,7 +67,8 @@ BLOCKS = {
     r"\w*E\w*(?: .*)?": "qmod -cj {array}",
     r"h\w*[qw](?: .*)?": "qrls {array}",
     r"[Rtr]*s\w*(?: .*)?": "qmod -usj {array}",
-    r"[Rtr]*S\w*(?: .*)?": "qmod -usq QUEUE, by an operator",
+    # "qstat -f" shows a queue that was suspended by a person as s, by another queue as S, by a calendar as C.
+    r"[Rtr]*S\w*(?: .*)?": "qmod -usq QUEUE, by an operator; not where another queue or a calendar has suspended it",
 }
 """By letters in the order of `order_letters`: in error, held, suspended. T ends by itself, with the load."""
 

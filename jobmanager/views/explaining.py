@@ -118,7 +118,12 @@ def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:
 
 
 def _find_stopped(account: Account, grid_job: str, job: LocalJob, driver: DriverStatus) -> list[str]:
-    """A line if a signal has stopped the program, which batch systems do not see; known only on its own host."""
+    """A line if a signal has stopped the program, which batch systems do not see; known only on its own host.
+
+    What a batch system suspends it stops, too.
+    """
+    if job.state is State.SUSPENDED:
+        return []
     if driver.host != os.uname().nodename:  # its scratch folder may be shared, its process numbers are not
         return []
     try:

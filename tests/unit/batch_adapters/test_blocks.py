@@ -93,7 +93,10 @@ NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
         ("sge", "16.2", "Eqw", "", "qmod -cj 16"),
         ("sge", "16.2", "Ehqw", "", "qmod -cj 16"),
         ("sge", "2.3", "s", "", "qmod -usj 2"),
-        ("sge", "2.3", "S", "", "qmod -usq QUEUE, by an operator"),
+        (
+            *("sge", "2.3", "S", ""),
+            "qmod -usq QUEUE, by an operator; not where another queue or a calendar has suspended it",
+        ),
         ("sge", "2.3", "dr", "", "qdel -f 2.3, by a manager, if it stays so"),
         ("sge", "2.3", "T", "", ""),
         ("sge", "2.3", "qw", "", ""),

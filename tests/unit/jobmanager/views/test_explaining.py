@@ -253,6 +253,12 @@ def test_a_program_that_is_stopped_on_this_host_is_said_to_be_so(fake: Account, 
         assert sections(explain(fake, "17.1", ask=False))["driver"][-1] == told
         say_host("elsewhere")
         assert "stopped" not in explain(fake, "17.1", ask=False), "the number is that of a process there"
+        say_host(os.uname().nodename)
+        suspended = running()
+        apply_event(suspended, Event(T + 6, "17.1", State.SUSPENDED))
+        with fake.database.transaction():
+            put_local_jobs(fake.database, GRID_JOB, [suspended])
+        assert "stopped" not in explain(fake, "17.1", ask=False), "by the batch system"
     finally:
         program.kill()
         program.wait()

@@ -39,6 +39,32 @@ LAYOUT = 9
 FIRST_LAYOUT = 4
 """The oldest layout that can be upgraded."""
 _TABLES = (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS)
+# Here, and not in `usage`, which takes long to load: whoever makes a database waits for it.
+_REMOVED = """
+CREATE TABLE IF NOT EXISTS removed_use (
+    grid_job TEXT NOT NULL, user TEXT NOT NULL, type TEXT NOT NULL, batch TEXT NOT NULL, outcome TEXT NOT NULL,
+    reason TEXT, ended INTEGER NOT NULL, local_jobs INTEGER NOT NULL, cpu REAL NOT NULL, wall INTEGER NOT NULL,
+    known_cpu REAL NOT NULL, known_wall INTEGER NOT NULL, cause TEXT
+);
+"""
+"""What removed grid jobs used. There is one row for all local jobs of a grid job that ended on the same day (UTC) with
+the same outcome, cause and reason; ``ended`` is the end of the last one."""
+_RECORDS = """
+CREATE TABLE IF NOT EXISTS recorded (
+    grid_job TEXT PRIMARY KEY, owner TEXT NOT NULL, subject TEXT, batch TEXT NOT NULL, cores INTEGER,
+    submit_host TEXT, vo TEXT, benchmark REAL, benchmark_type TEXT
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS usage_record (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, grid_job TEXT NOT NULL, number INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    local_id TEXT, host TEXT, started INTEGER NOT NULL, ended INTEGER NOT NULL, cpu_seconds REAL
+);
+CREATE TABLE IF NOT EXISTS record_file (
+    format TEXT NOT NULL, last INTEGER NOT NULL, first INTEGER NOT NULL, is_written INTEGER NOT NULL,
+    PRIMARY KEY (format, last)
+) WITHOUT ROWID;
+"""
+"""Usage records. ``recorded`` has a row for each grid job that has ended, ``usage_record`` one for each attempt that
+ran, which stays when the grid job is removed, and ``record_file`` the range of records in each file."""
 
 
 class Database:
@@ -181,9 +207,7 @@ class Database:
 
 def _render_schema() -> str:
     """All tables but those of events, which upgrades keep as they are."""
-    from jobmanager.database.usage import RECORDS, REMOVED
-
-    return "".join(table.schema for table in _TABLES) + COUNTS + QUARANTINE + REMOVED + RECORDS
+    return "".join(table.schema for table in _TABLES) + COUNTS + QUARANTINE + _REMOVED + _RECORDS
 
 
 def _render_chosen(columns: str, job_id: str | None, grid_job: str, local_job: str | None) -> str:

@@ -5,32 +5,6 @@ from dataclasses import astuple, dataclass
 
 from jobmanager.database.sqlite import Store
 
-REMOVED = """
-CREATE TABLE IF NOT EXISTS removed_use (
-    grid_job TEXT NOT NULL, user TEXT NOT NULL, type TEXT NOT NULL, batch TEXT NOT NULL, outcome TEXT NOT NULL,
-    reason TEXT, ended INTEGER NOT NULL, local_jobs INTEGER NOT NULL, cpu REAL NOT NULL, wall INTEGER NOT NULL,
-    known_cpu REAL NOT NULL, known_wall INTEGER NOT NULL, cause TEXT
-);
-"""
-"""What removed grid jobs used. There is one row for all local jobs of a grid job that ended on the same day (UTC) with
-the same outcome, cause and reason; ``ended`` is the end of the last one."""
-
-RECORDS = """
-CREATE TABLE IF NOT EXISTS recorded (
-    grid_job TEXT PRIMARY KEY, owner TEXT NOT NULL, subject TEXT, batch TEXT NOT NULL, cores INTEGER,
-    submit_host TEXT, vo TEXT, benchmark REAL, benchmark_type TEXT
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS usage_record (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, grid_job TEXT NOT NULL, number INTEGER NOT NULL, attempt INTEGER NOT NULL,
-    local_id TEXT, host TEXT, started INTEGER NOT NULL, ended INTEGER NOT NULL, cpu_seconds REAL
-);
-CREATE TABLE IF NOT EXISTS record_file (
-    format TEXT NOT NULL, last INTEGER NOT NULL, first INTEGER NOT NULL, is_written INTEGER NOT NULL,
-    PRIMARY KEY (format, last)
-) WITHOUT ROWID;
-"""
-"""Usage records. ``recorded`` has a row for each grid job that has ended, ``usage_record`` one for each attempt that
-ran, which stays when the grid job is removed, and ``record_file`` the range of records in each file."""
 KEPT = 400 * 86_400
 """Seconds for which the records of removed grid jobs are kept: nobody accounts for what ended over a year ago."""
 

@@ -182,9 +182,8 @@ def test_light_programs_load_no_heavy_modules(program: str, forbidden: str) -> N
 _OF_HELP = "argcomplete asyncio dataclasses datetime importlib.metadata inspect json logging lxml socket sqlite3"
 _OF_HELP += " subprocess"
 _OF_STATUS = "asyncio batch_adapters.adapter handlers importlib.metadata jinja2 jobmanager.completion"
-_OF_STATUS += (
-    " jobmanager.monitor jobmanager.requests json lark logging lxml rich sh socket subprocess tarfile tenacity"
-)
+_OF_STATUS += " jobmanager.database.usage jobmanager.monitor jobmanager.requests json lark logging lxml rich sh socket"
+_OF_STATUS += " subprocess tarfile tenacity"
 
 
 @pytest.mark.parametrize(
@@ -228,6 +227,6 @@ def test_what_gram_waits_for_at_its_first_submit_is_light(tmp_path: Path) -> Non
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     loaded = set(done.stdout.split())
     assert "lxml.etree" in loaded, done.stderr
-    slow = "argparse batch_adapters.adapter hashlib jinja2 jobmanager.database.local_job lark rich secrets"
-    slow += " sh shutil tenacity"
+    slow = "argparse batch_adapters.adapter hashlib jinja2 jobmanager.database.local_job jobmanager.database.usage lark"
+    slow += " rich secrets sh shutil tenacity"
     assert not set(slow.split()) & loaded

@@ -158,12 +158,12 @@ def _measure_entry(path: str) -> int:
 
 
 def count_holes(descriptor: int, status: os.stat_result) -> int:
-    """Bytes of a file that were never written; beyond `MOST_HOLES` not all are counted."""
+    """Bytes of a file that were never written."""
     if status.st_blocks * 512 >= status.st_size:
         return 0
     at = holes = 0
     try:
-        while at < status.st_size and holes <= MOST_HOLES:
+        while at < status.st_size:
             data = os.lseek(descriptor, at, os.SEEK_DATA)
             holes += data - at
             at = os.lseek(descriptor, data, os.SEEK_HOLE)
@@ -270,7 +270,7 @@ class _Gathering:
         self.note_end(end, (*lacking, *end.lost))
         return has_output and self._refused.count == refused
 
-    def note_end(self, end: End, missing: Sequence[str] = ()) -> bool:
+    def note_end(self, end: End, missing: Sequence[str]) -> bool:
         """Note how a local job ended, and which of its files are missing; gives False, for `add_local_job`."""
         names = ("index", "local_id", "outcome", "cause")
         self._local_jobs.add(json.dumps({name: getattr(end, name) for name in names}))

@@ -83,7 +83,7 @@ class _Unpacking:
         self._archive = archive
         self._folder = folder
         self._limits = limits
-        self._kinds: dict[tuple[str, ...], str] = {(): "folder"}
+        self._kinds: dict[tuple[str, ...], bytes] = {(): tarfile.DIRTYPE}
         self._bytes_left = limits.max_bytes
 
     def add(self, member: tarfile.TarInfo) -> None:
@@ -117,28 +117,28 @@ class _Unpacking:
             path = parts[:depth]
             if path not in self._kinds:
                 self._path(path).mkdir(mode=0o700)
-                self._kinds[path] = "folder"
-            elif self._kinds[path] != "folder":
+                self._kinds[path] = tarfile.DIRTYPE
+            elif self._kinds[path] != tarfile.DIRTYPE:
                 raise SandboxError(f"{'/'.join(parts)!r} in the tar is refused: {'/'.join(path)!r} is no folder")
 
     def _add_symlink(self, member: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
         if not stays_inside(member.linkname, len(parts) - 1):
             raise _refusal(member, f"a link to {member.linkname!r} leads out of the folder")
         self._path(parts).symlink_to(member.linkname)
-        self._kinds[parts] = "link"
+        self._kinds[parts] = tarfile.SYMTYPE
 
     def _add_hardlink(self, member: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
         target = _read_parts(member.linkname)
-        if self._kinds.get(target) != "file":
+        if self._kinds.get(target) != tarfile.REGTYPE:
             raise _refusal(member, f"a hard link to {member.linkname!r}, which is no file before it in the tar")
         os.link(self._path(target), self._path(parts))
-        self._kinds[parts] = "file"
+        self._kinds[parts] = tarfile.REGTYPE
 
     def _add_file(self, source: IO[bytes], parts: tuple[str, ...], mode: int) -> None:
         descriptor = os.open(self._path(parts), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with source, open(descriptor, "wb") as file:
             shutil.copyfileobj(source, file)
-        self._kinds[parts] = "file"
+        self._kinds[parts] = tarfile.REGTYPE
 
     def _path(self, parts: tuple[str, ...]) -> Path:
         return self._folder.joinpath(*parts)
@@ -219,7 +219,7 @@ def _read_items(manifest: IO[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
         elif line.startswith(b"  "):
             item += line
             if line.startswith((b"  }", b'  {"')):
-                yield name, json.loads(item.rstrip(b",\n"))
+                yield name, json.loads(item.rstrip().removesuffix(b","))
                 item = b""
     if line != b"}\n":
         raise ValueError("its manifest.json is cut short")

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import json
 import os
 import tarfile
 from collections.abc import Callable
@@ -279,7 +280,7 @@ def test_a_full_disk_leaves_nothing_half_made(room: Path) -> None:
 
 
 def test_a_missing_tar_is_an_error(room: Path) -> None:
-    with pytest.raises(SandboxError, match=r"t\.tar could not be unpacked"):
+    with pytest.raises(SandboxError, match=r"t\.tar could not be unpacked into .*/place: No such file or directory$"):
         unpack(room / "t.tar", room / "place", LIMITS)
 
 
@@ -311,20 +312,17 @@ FOLDERS = {f"{JOB}/{JOB}.{index}.output": f"{index}" for index in (1, 2)}
 @pytest.fixture
 def tar(room: Path) -> Path:
     """What two local jobs brought back, of which the second left no output."""
-    results = room / "results"
-    output = results / f"{JOB}.1.output"
+    output = room / "results" / f"{JOB}.1.output"
     (output / "deep").mkdir(parents=True)
     (output / "events").write_text("1 2 3\n")
     (output / "deep" / "more").write_text("4\n")
     (output / "link").symlink_to("nowhere")
-    write_output(
-        JOB,
-        results,
-        lambda: [End(1, "1", "succeeded", None), End(2, "2", "failed", "signal")],
-        {},
-        room / "out.tar",
-        WIDE_LIMITS,
-    )
+    return gather(room)
+
+
+def gather(room: Path) -> Path:
+    ends = [End(1, "1", "succeeded", None), End(2, "2", "failed", "signal")]
+    write_output(JOB, room / "results", lambda: ends, {}, room / "out.tar", WIDE_LIMITS)
     return room / "out.tar"
 
 
@@ -421,3 +419,46 @@ def test_what_is_no_tar_file_is_not_waited_for(room: Path, make: Callable[[Path]
     with pytest.raises(OSError, match="tar"):
         list(read_manifest(room / "tar", "a"))
     assert names(room) == ["tar"]
+
+
+# --- the manifest
+
+
+def write_manifest(room: Path, content: bytes) -> Path:
+    """A tar of nothing but a file and a manifest."""
+    (room / "out.tar").write_bytes(render_tar(file(f"{JOB}/{JOB}.log", b""), file(f"{JOB}/manifest.json", content)))
+    return room / "out.tar"
+
+
+@pytest.mark.parametrize("indent", [None, 1], ids=["as it is", "as it was"])
+def test_the_manifest_can_be_read_item_by_item(tar: Path, room: Path, indent: int | None) -> None:
+    name = 'a"b\n  }\\'
+    (room / "results" / f"{JOB}.1.output" / name).touch()
+    gather(room)
+    with tarfile.open(tar) as archive:
+        member = archive.extractfile(f"{JOB}/manifest.json")
+        assert member is not None
+        manifest = json.load(member)
+    if indent:
+        write_manifest(room, json.dumps(manifest, indent=indent).encode() + b"\n")
+    items = list(read_manifest(tar, JOB))
+    assert items == [(kind, item) for kind, found in manifest.items() if kind != "grid_job" for item in found]
+    assert f"{JOB}.1.output/{name}" in {item["path"] for kind, item in items if kind == "files"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", r"^its manifest\.json is cut short$", id="empty"),
+        pytest.param(b'{\n "files": [\n  {"path": "a"},\n', r"^its manifest\.json is cut short$", id="cut short"),
+        pytest.param(b'{\n "files": [\n  {"path": }\n ]\n}\n', "Expecting value", id="garbage"),
+    ],
+)
+def test_a_manifest_that_is_not_whole_is_an_error(room: Path, content: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        list(read_manifest(write_manifest(room, content), JOB))
+
+
+def test_a_tar_without_a_manifest_is_an_error(room: Path) -> None:
+    with pytest.raises(LookupError, match=r"^there is no manifest\.json in it$"):
+        list(read_manifest(write_manifest(room, b""), "other"))

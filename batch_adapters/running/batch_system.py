@@ -27,6 +27,7 @@ from batch_adapters.adapter import (
 from batch_adapters.naming import TOKEN
 from batch_adapters.running.commands import OutputTooLong, TimedOut, render_text, run_command
 from batch_adapters.running.rate_limiter import RateLimited, RateLimiter
+from batch_adapters.states import State
 
 logger = logging.getLogger(__name__)
 
@@ -109,9 +110,12 @@ class BatchSystem:
         known: dict[str, Mapping[str, str]] = {}
         for status in statuses:
             array = self.adapter.naming.array_of(status.local_id)
-            if status.helps and not status.reason and (array in known or len(known) < _MOST_REASONS):
+            waits = status.state is State.PENDING
+            if (waits or status.helps) and not status.reason and (array in known or len(known) < _MOST_REASONS):
                 known[array] = known[array] if array in known else self._ask_why(array)
-                yield replace(status, reason=known[array].get(status.local_id, ""))
+                reason = known[array].get(status.local_id, known[array].get(array, "") if waits else "")
+                helps = _render_help(self.adapter, Job(status.local_id, status.native_state, reason=reason))
+                yield replace(status, reason=reason, helps=helps)
             else:
                 yield status
 

@@ -66,6 +66,7 @@ BLOCKS = {
     r"d\w*(?: .*)?": "qdel -f {id}, by a manager, if it stays so",
     r"\w*E\w*(?: .*)?": "qmod -cj {array}",
     r"h\w*[qw](?: .*)?": "qrls {array}",
+    r"R?q?w .* is disabled": "qmod -e QUEUE, by an operator",
     r"[Rtr]*s\w*(?: .*)?": "qmod -usj {array}",
     # "qstat -f" shows a queue that was suspended by a person as s, by another queue as S, by a calendar as C.
     r"[Rtr]*S\w*(?: .*)?": "qmod -usq QUEUE, by an operator; not where another queue or a calendar has suspended it",
@@ -110,12 +111,25 @@ def _read_entry(entry: "Element") -> Iterator[Job]:
         yield Job(local_id, state, reason="held" if is_held else "", token=name)
 
 
-def read_errors(printed: str) -> dict[str, str]:
-    """Why tasks are in error, by their ids, from the output of ``qstat -j`` for one job."""
+SCHEDULING = r"(?m)^(?:scheduling info:| ) +(?!There are no messages|All queues dropped)(\S.*)"
+_NOT_FOR_IT = "not contained in its hard queue list"
+
+
+def read_blocks(printed: str) -> dict[str, str]:
+    """What blocks tasks, by their ids, or a job's waiting tasks, by its number, from ``qstat -j`` for one job.
+
+    Errors, and that all queues in which it may run are disabled. Other reasons end by themselves, or may.
+    """
     number = re.search(r"(?m)^job_number: +(\d+)$", printed)
+    if number is None:
+        return {}
     # Before the reason there are a time, and sometimes the numbers of user and shepherd.
     errors = re.findall(r"(?m)^error reason +(\d+): +[\d/]{10} [\d:]{8} (?:\[\d+:\d+\]: )?(.*)$", printed)
-    return {f"{number[1]}.{task}": words for task, words in errors} if number else {}
+    found = {f"{number[1]}.{task}": words for task, words in errors}
+    reasons = [words for words in re.findall(SCHEDULING, printed) if _NOT_FOR_IT not in words]
+    if reasons and all(words.endswith(" is disabled") for words in reasons):
+        found[number[1]] = "; ".join(sorted(reasons))
+    return found
 
 
 def read_tokens(printed: str) -> dict[str, str]:
@@ -183,13 +197,14 @@ _WITHOUT_RERUNS = 'write options = ["-r", "n"] into [batch.sge] of samgrid.toml'
 
 
 def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Check reporting and accounting (sge_conf(5)), settings that run jobs again, cores, and default options."""
+    """Check reporting and accounting (sge_conf(5)), queues, settings that run jobs again, cores, default options."""
     settings = _read_settings(ask(["qconf", "-sconf"]).stdout)
     # A qmaster that does not answer is reported for every batch system alike.
     if settings:
         queues = re.split(r"(?m)^(?=qname )", ask(["qconf", "-sq", "*"]).stdout)
         yield from _diagnose_reporting(settings)
         yield from _diagnose_reruns(settings, queues)
+        yield from _diagnose_queues(ask(["qstat", "-g", "c"]).stdout)
         yield from _diagnose_cores(ask(["qconf", "-sp", PARALLEL_ENVIRONMENT]), queues)
     yield from _diagnose_defaults(ask, environment)
 
@@ -218,6 +233,15 @@ def _diagnose_reporting(settings: Mapping[str, str]) -> Iterator[Finding]:
         "Grid Engine keeps no accounting: a job that has left the queue has no second witness of its end.",
         Level.FAULT,
     )
+
+
+def _diagnose_queues(printed: str) -> Iterator[Finding]:
+    """A fault if no queue starts jobs, by the slots that are used, available, there, and closed (cdsuE)."""
+    figures = re.findall(r"(?m)^\S+ +\S+ +(\d+) +\d+ +(\d+) +(\d+) +\d+ +(\d+) *$", printed)
+    if figures and all(closed == total or used == free == "0" for used, free, total, closed in figures):
+        text = "No queue of Grid Engine starts jobs: disabled, suspended, in error, or without a host that answers."
+        remedy = 'see "qstat -f -explain E"; as an operator: qmod -e QUEUE, qmod -usq QUEUE or qmod -cq QUEUE'
+        yield Finding(Level.FAULT, text, remedy)
 
 
 def _diagnose_cores(printed: Printed, queues: Sequence[str]) -> Iterator[Finding]:

@@ -55,6 +55,8 @@ def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> As
             return _read_submission(Options(arguments, "-N -t -wd -o -e -j -b -shell -q -l -P -S -A -r", "-terse -h"))
         case "qstat", "-help":
             return Say("version", Reply("SGE 8.1.9\nusage: qstat [options]\n"))
+        case "qstat", "-j", number:
+            return Say("why", Reply(f"{'=' * 62}\njob_number:                 {number}\n"))
         case "qstat", *_:
             options = Options(arguments, "-u", "-xml")
             want(options.has("-xml") and options.get("-u") == "$user" and not options.rest, "a form of the answer")

@@ -10,7 +10,7 @@ from batch_adapters.adapter import BatchAdapter, Command, Job, LocalStatus
 from batch_adapters.registry import ADAPTERS, find_builtin
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.rate_limiter import RateLimiter
-from batch_adapters.sge.answers import read_errors, read_tokens
+from batch_adapters.sge.answers import read_blocks, read_tokens
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
 from tests.unit.batch_adapters.recordings import by_scene, read_recordings
@@ -99,6 +99,7 @@ NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
         ),
         ("sge", "2.3", "dr", "", "qdel -f 2.3, by a manager, if it stays so"),
         ("sge", "2.3", "T", "", ""),
+        ("sge", "2.3", "Rqw", 'queue instance "a@vm" dropped because it is disabled', "qmod -e QUEUE, by an operator"),
         ("sge", "2.3", "qw", "", ""),
         ("sge", "2.3", "tr", "", ""),
         ("lsf", "7[2]", "PSUSP", "", "bresume 7[2]"),
@@ -142,8 +143,8 @@ MISSING = 'error: can\'t open output file "/nonexistent/x": No such file or dire
 
 def test_grid_engines_reasons_are_read_by_task() -> None:
     number = ERRORS.partition("job_number:")[2].split()[0]
-    assert read_errors(ERRORS) == {f"{number}.{task}": MISSING for task in (1, 2, 3)}
-    assert read_errors("") == {}
+    assert read_blocks(ERRORS) == {f"{number}.{task}": MISSING for task in (1, 2, 3)}
+    assert read_blocks("") == {}
 
 
 def test_grid_engine_tells_what_arrays_were_submitted_with_whatever_they_are_called() -> None:
@@ -161,6 +162,29 @@ def test_what_is_in_error_is_asked_why(tmp_path: Path, prints: str, reason: str)
     number = ERRORS.partition("job_number:")[2].split()[0]
     status = look(tmp_path, find_builtin("sge"), Job(f"{number}.2", "Eqw"), prints)
     assert (status.reason, status.state, status.helps) == (reason, State.PENDING, f"qmod -cj {number}")
+
+
+DISABLED = 'queue instance "{}.q@vm" dropped because it is disabled'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("", "", f"{DISABLED.format('all')}; {DISABLED.format('low')}"),
+        (DISABLED.format("low"), 'cannot run in queue "low.q" because it is not contained in its hard queue list (-q)',
+         DISABLED.format("all")),
+        (DISABLED.format("low"), 'queue instance "low.q@vm" dropped because it is full', ""),
+    ],
+    ids=["all are disabled", "the one that it wants", "another is only full"],
+)  # fmt: skip
+def test_what_waits_is_blocked_where_all_its_queues_are_disabled(
+    tmp_path: Path, old: str, new: str, reason: str
+) -> None:
+    printed = SGE["why, all queues disabled"].stdout.replace(old, new)
+    status = look(tmp_path, find_builtin("sge"), Job("23.2", "qw"), printed)
+    assert (status.reason, status.helps) == (reason, "qmod -e QUEUE, by an operator" if reason else "")
+    running = look(tmp_path, find_builtin("sge"), Job("23.1", "r"), printed)
+    assert (running.reason, running.helps) == ("", "")
 
 
 def test_a_job_is_shown_as_blocked_where_nobody_can_read_why(tmp_path: Path) -> None:

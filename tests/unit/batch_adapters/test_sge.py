@@ -304,6 +304,23 @@ def test_it_is_said_whether_requests_can_have_several_cores() -> None:
     assert all("pe_list" in finding.remedy for finding in (without, none))
 
 
+@pytest.mark.parametrize(
+    ("all_q", "is_bad"),
+    [
+        ("0      0      0    100      0    100", True),
+        ("3      0      0    100      0    100", True),
+        ("0      0      0    100      0      0", True),
+        ("3      0      0    100      0      3", False),
+        ("0      0    100    100      0      0", False),
+    ],
+    ids=["disabled", "disabled, and jobs run on", "suspended", "some disabled, the others full", "open"],
+)
+def test_it_is_said_that_no_queue_starts_jobs(all_q: str, is_bad: bool) -> None:
+    printed = RECORDINGS["queues, all disabled"].stdout.replace("0      0      0    100      0    100", all_q)
+    found = [text for _, text in find_bad({**configure(), "qstat -g c": printed})]
+    assert [text.partition(":")[0] for text in found] == ["No queue of Grid Engine starts jobs"] * is_bad
+
+
 def test_options_that_are_commented_out_are_no_fault() -> None:
     assert find_bad({**configure(), "cat /home/d0/.sge_request": "# -V\n-l arch=lx-amd64\n"}) == []
 

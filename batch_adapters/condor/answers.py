@@ -118,25 +118,29 @@ class _NoSetting(Exception):
 
 
 _EMPTY = {
-    (): ("HTCondor's pool has no slots: no local job is started.", "startd"),
+    (): ("HTCondor's pool has no slots: no local job is started.", "condor_on -startd"),
+    ("-constraint", 'SlotType =!= "Dynamic" && State =!= "Drained" && State =!= "Owner"'): (
+        "No slot of HTCondor's pool takes jobs: their hosts are drained, or keep them for their owners (START).",
+        "condor_drain -cancel HOST, or condor_config_val -startd START",
+    ),
     ("-negotiator",): (
         "HTCondor's collector knows of no negotiator (a new collector may need five minutes): without one no local job"
         " is started.",
-        "negotiator",
+        "condor_on -negotiator",
     ),
 }
-"""What it means that condor_status, with these options, lists nothing, and the daemon that is missing."""
+"""What it means that condor_status, with these options, lists nothing, and the command that helps."""
 
 
 def _diagnose_pool(ask: Ask) -> Iterator[Finding]:
     """What keeps all jobs from being started, which ``condor_q -better-analyze`` does not tell."""
-    for options, (text, daemon) in _EMPTY.items():
+    for options, (text, command) in _EMPTY.items():
         answer = ask(["condor_status", *options, "-limit", "1", "-af", "Name"])
         if answer.exit_code != 0:
             words = " ".join((answer.stderr or answer.stdout).split())[:300]
-            text, daemon = f"condor_status has no answer from HTCondor's collector: {words}", "collector"
+            text, command = f"condor_status has no answer from HTCondor's collector: {words}", "condor_on -collector"
         if answer.exit_code != 0 or not answer.stdout.strip():
-            yield Finding(Level.FAULT, text, f"on its host, as HTCondor's administrator: condor_on -{daemon}")
+            yield Finding(Level.FAULT, text, f"on its host, as HTCondor's administrator: {command}")
             return
 
 

@@ -241,7 +241,7 @@ SOUND = {
 
 def find_faults(*pool: Printed, account: str = "1001", **changes: str | None) -> list[Finding]:
     settings = {name: value for name, value in {**SOUND, **changes}.items() if value is not None}
-    shown = iter(pool or [Printed(0, "vm.samgrid.test\n", "")] * 2)
+    shown = iter(pool or [Printed(0, "vm.samgrid.test\n", "")] * 3)
 
     def ask(argv: Sequence[str]) -> Printed:
         if list(argv) == ["id", "-u"]:
@@ -267,20 +267,25 @@ def test_where_nobody_tells_how_it_is_set_nothing_is_said_not_to_be_written(answ
 
 
 @pytest.mark.parametrize(
-    ("shown", "text", "daemon"),
+    ("shown", "text", "command"),
     [
-        pytest.param(["no slot"], "pool has no slots", "startd", id="slots"),
-        pytest.param(["a slot", "no negotiator"], "knows of no negotiator", "negotiator", id="negotiator"),
-        pytest.param(["no collector"], "Error: communication error SECMAN:2011", "collector", id="collector"),
+        pytest.param(["no slot"], "pool has no slots", "condor_on -startd", id="slots"),
+        pytest.param(["a slot", "all drained"], "No slot", "condor_drain -cancel HOST, or .*START", id="drained"),
+        pytest.param(
+            ["a slot", "a slot", "no negotiator"], "knows of no negotiator", "condor_on -negotiator", id="negotiator"
+        ),
+        pytest.param(
+            ["no collector"], "Error: communication error SECMAN:2011", "condor_on -collector", id="collector"
+        ),
     ],
 )
-def test_what_keeps_every_job_from_being_started_is_told(shown: list[str], text: str, daemon: str) -> None:
+def test_what_keeps_every_job_from_being_started_is_told(shown: list[str], text: str, command: str) -> None:
     recorded = {entry.scene: entry for entry in read_recordings("condor", "slots.txt")}
     answers = [Printed(recorded[s].exit_code, recorded[s].stdout, recorded[s].stderr) for s in shown]
     (finding,) = find_faults(*answers)
     assert finding.level is Level.FAULT
     assert text in finding.text
-    assert finding.remedy.endswith(f"condor_on -{daemon}")
+    assert re.search(f": {command}$", finding.remedy)
 
 
 def test_a_sound_configuration_has_no_faults() -> None:

@@ -266,7 +266,7 @@ def _ask_for_summary(account: Account, job: GridJob) -> tuple[Mapping[str, str],
 
 def _read_summary(summary: Mapping[str, str]) -> dict[str, str]:
     """A handler's summary as texts; it becomes part of a document that is read again and again."""
-    items = {str(name): str(text) for name, text in itertools.islice(summary.items(), _MOST_ITEMS + 1)}
+    items = {str(name): str(text) for name, text in summary.items()}
     letters = sum(len(name) + len(text) for name, text in items.items())
     if len(items) > _MOST_ITEMS or letters > _MOST_LETTERS:
         raise HandlerError(f"getSummary gave more than {_MOST_ITEMS} items or {_MOST_LETTERS:,} letters")

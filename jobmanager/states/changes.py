@@ -116,7 +116,7 @@ def put_local_jobs(database: Database, grid_job: str, jobs: Iterable[LocalJob]) 
         database.quarantine.put(damage, time.time())
         return
     state = aggregate(database.local_jobs.count(grid_job), has_begun=job.last_token is not None)
-    if state is State.STAGE_OUT and not job.cancelled and find_due(database, grid_job) is not Due.NEVER:
+    if state is State.STAGE_OUT and find_due(database, grid_job) is not Due.NEVER:
         state = State.ACTIVE  # failed local jobs will be retried: nothing is gathered yet
     if job.state.is_final or job.state is state:
         return

@@ -270,9 +270,13 @@ def test_braces_that_would_make_endless_command_lines_are_refused_before_any_is_
 def test_long_command_lines_of_many_local_jobs_are_refused_as_they_are_made(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "MOST_LETTERS", 10_000)
-    with pytest.raises(BadRequest, match="all command lines together have more than 10,000 characters: put"):
-        find_command_lines(account, [*REQUEST, ("count", ("5",)), ("arguments", ("x" * 2_500,))], Path("/"))
+    request = [*REQUEST, ("count", ("5",)), ("arguments", ("x" * 2_500,))]
+    letters = 5 * (len("/bin/true") + 2_500)
+    monkeypatch.setattr(packing, "MOST_LETTERS", letters)
+    assert len(find_command_lines(account, request, Path("/"))) == 5
+    monkeypatch.setattr(packing, "MOST_LETTERS", letters - 1)
+    with pytest.raises(BadRequest, match="all command lines together have more than 12,544 characters: put"):
+        find_command_lines(account, request, Path("/"))
 
 
 class Own(BaseException):

@@ -618,7 +618,7 @@ def read_own(toy: ToySystem, name: str) -> bytes:
         return member.read()
 
 
-def test_the_tar_has_the_log_and_the_document_as_it_will_be(toy: ToySystem) -> None:
+def test_the_tar_has_the_log_and_the_document_as_it_will_be(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(toy, "17")
     other = GridJob.new("aaaaaaaa", "command", "physicist", "toy", NOW)
     other.put_request([("samgrid_type", ("command",))], Path("/"))
@@ -626,7 +626,8 @@ def test_the_tar_has_the_log_and_the_document_as_it_will_be(toy: ToySystem) -> N
     with toy.database.transaction():
         toy.database.grid_jobs.put(other)
     toy.database.grid_jobs.change(GRID_JOB, lambda job: job.put_problem("the disk was full", NOW))
-    toy.account.places.log(GRID_JOB).write_bytes(b"what happened\n")
+    toy.account.places.log(GRID_JOB).write_bytes(b"what happened\nand more than fits\n")
+    monkeypatch.setattr(collection, "_LONGEST_LOG", 14)
     collect_grid_job(toy.account, GRID_JOB)
     assert read_own(toy, "log") == b"what happened\n"
     document = etree.fromstring(read_own(toy, "xml"))
@@ -706,25 +707,41 @@ def test_a_summary_may_be_kept_in_place_of_the_problem_with_it(toy: ToySystem) -
     assert (job.summary(), job.no_summary) == ({"events": "7"}, None)
 
 
-def test_a_handler_that_hung_is_not_asked_again_and_where_it_hung_last_is_told(toy: ToySystem) -> None:
+@pytest.mark.parametrize(
+    ("harm", "record", "told"),
+    [
+        pytest.param("hung", "first\nthen\nlast\n", "HandlerHung: last", id="hung"),
+        pytest.param("died", "." * 20, "HandlerError: the process that asked it has ended 20 times", id="died"),
+        pytest.param("died", "." * 19, None, id="died less often"),
+    ],
+)
+def test_a_handler_that_harms_its_process_is_not_asked_again(
+    toy: ToySystem, harm: str, record: str, told: str | None
+) -> None:
     fail(toy, "17")
-    toy.account.places.of_handler(GRID_JOB, "summary", "hung").write_text("first\nthen\nlast\n")
+    toy.account.places.of_handler(GRID_JOB, "summary", harm).write_text(record)
     assert reason_of(toy) == FAILED
-    assert toy.database.grid_jobs.get(GRID_JOB).no_summary == "HandlerHung: last"
+    assert toy.database.grid_jobs.get(GRID_JOB).no_summary == told
 
 
 @pytest.mark.parametrize(
-    "summary", [{str(number): "" for number in range(1001)}, {"long": "x" * 1_000_000}], ids=["many", "long"]
+    ("summary", "is_kept"),
+    [
+        pytest.param({str(number): "" for number in range(1000)}, True, id="as many as may be"),
+        pytest.param({str(number): "" for number in range(1001)}, False, id="one more"),
+        pytest.param({"long": "x" * 999_996}, True, id="as long as may be"),
+        pytest.param({"long": "x" * 999_997}, False, id="longer"),
+    ],
 )
 def test_a_summary_that_would_swell_the_document_is_left_out(
-    toy: ToySystem, monkeypatch: pytest.MonkeyPatch, summary: Mapping[str, str]
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch, summary: Mapping[str, str], is_kept: bool
 ) -> None:
     monkeypatch.setattr(CommandAdapter, "getSummary", lambda self, outputs: summary)
     fail(toy, "17")
     assert reason_of(toy) == FAILED
     job = toy.database.grid_jobs.get(GRID_JOB)
-    assert job.summary() == {}
-    assert job.no_summary == "HandlerError: getSummary gave more than 1000 items or 1,000,000 letters"
+    refusal = "HandlerError: getSummary gave more than 1000 items or 1,000,000 letters"
+    assert (job.summary(), job.no_summary) == ((summary, None) if is_kept else ({}, refusal))
 
 
 @pytest.mark.parametrize(

@@ -75,13 +75,15 @@ def test_who_is_told_to_end_hears_the_answer_to_what_is_on_its_way(toy: ToySyste
     assert tokens(toy)[2:] == [None] * 3, "nothing else was begun"
 
 
-def test_local_jobs_between_others_are_one_array(toy: ToySystem) -> None:
+def test_local_jobs_between_others_are_one_array(toy: ToySystem, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     toy.add(["7", None, "8", "9", None, None, "10"], token=None)
     toy.does("submit", COUNTING)
     submit(toy)
     assert toy.calls("submit") == [f"{TOKEN} 3"]
     assert toy.table(TOKEN) == [2, 5, 6]
     assert toy.ids() == ["7", "1_1", "8", "9", "1_2", "1_3", "10"]
+    assert f"{GRID_JOB} {TOKEN} submitted: 3 local jobs, 2 5-6" in caplog.messages
 
 
 def test_a_table_that_cannot_be_written_keeps_all_from_being_submitted(toy: ToySystem) -> None:
@@ -148,6 +150,9 @@ def test_the_batch_system_is_told_what_the_request_says(toy: ToySystem, monkeypa
     wanted = {"queue": "long", "project": "d0", "max_cpu_time": 7, "max_wall_time": 8, "max_memory": 9}
     wanted |= {"cores": 4, "gpus": 1, "max_disk": 5}
     places = toy.account.places
+    places.credentials(GRID_JOB).mkdir()
+    token = places.credentials(GRID_JOB) / "bearer_token_file"
+    token.touch()
     assert submitted(toy, monkeypatch, **wanted) == [
         Submission(
             token=TOKEN,
@@ -157,6 +162,7 @@ def test_the_batch_system_is_told_what_the_request_says(toy: ToySystem, monkeypa
             sandbox=str(places.sandbox(GRID_JOB)),
             table_lines=LINES_PER_FILE,
             carried=False,
+            credentials=(str(token),),
             queue="long",
             project="d0",
             max_cpu_minutes=7,

@@ -14,10 +14,7 @@ from jobmanager.completion.collection import keep_summary
 from jobmanager.completion.delivery import deliver_outputs
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.requests.request_handler import make_adapter
-from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
-from jobmanager.submission.packing import pack_sandbox
 
 JOB, OTHER = "aaaaaaaa", "bbbbbbbb"
 TOKEN_ID = "t-1.1"
@@ -296,17 +293,3 @@ def test_sizes_are_kept_with_what_gram_wants(account: Account, out: Path) -> Non
     job.sizes_before = None
     before.put_summary({})
     assert job.to_bytes() == before.to_bytes()
-
-
-@pytest.mark.parametrize(
-    ("plain", "umask"), [pytest.param(True, "022", id="plain"), pytest.param(False, "077", id="grid job")]
-)
-def test_programs_of_plain_jobs_have_the_umask_that_fork_gives(account: Account, plain: bool, umask: str) -> None:
-    null = Path("/dev/null")
-    accept(account, null, null, plain=plain)
-    job = account.database.grid_jobs.get(JOB)
-    account.places.sandbox(JOB).mkdir()
-    request = [("samgrid_type", ("command",)), ("executable", ("/bin/true",))]
-    adapter = make_adapter(account, request, Path("/"))
-    pack_sandbox(account, job, adapter, cut_grid_job(job))
-    assert f"\n    umask {umask}\n" in account.places.driver(JOB).read_text()

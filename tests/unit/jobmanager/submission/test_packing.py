@@ -1,6 +1,7 @@
 """What goes out to the local jobs: the driver, as the account's configuration wants it."""
 
 import errno
+import hashlib
 import re
 import socket
 import subprocess
@@ -13,15 +14,20 @@ from urllib.error import HTTPError, URLError
 import pytest
 
 from adapters import Value
+from batch_adapters.fork.adapter import FORK
+from batch_adapters.slurm import SLURM
 from handlers.command import CommandAdapter
+from jobmanager.database.grid_job import GramOrigin
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.job_types import HandlerError, HandlerUnreachable
 from jobmanager.requests.request_handler import make_adapter
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
 from jobmanager.site.settings import SandboxSettings, SiteSettings, Transfer
+from jobmanager.submission import packing
 from jobmanager.submission.credential_copies import bring_credentials
 from jobmanager.submission.packing import pack_sandbox
+from sandbox.driver import DriverPlan
 from sandbox.files import remove_folder
 from tests.unit.jobmanager.credential_files import make_token, write_secret
 
@@ -29,13 +35,18 @@ RECORDED = Path(__file__).parents[3] / "recorded"
 
 
 def pack(
-    account: Account, batch: str, sandbox: SandboxSettings, *given: tuple[str, tuple[Value, ...]], proxy: str = ""
+    account: Account,
+    batch: str,
+    sandbox: SandboxSettings,
+    *given: tuple[str, tuple[Value, ...]],
+    origin: GramOrigin | None = None,
+    proxy: str = "",
 ) -> str:
     """The driver of a grid job on a batch system."""
     site = SiteSettings(batch_system=batch)
     account = Account(account.places, replace(account.configuration, site=site, sandbox=sandbox))
     request = [("samgrid_type", ("command",)), ("executable", ("/bin/true",)), *given]
-    job_id = accept_grid_job(account, request, Path("/"), proxy=proxy)
+    job_id = accept_grid_job(account, request, Path("/"), origin, proxy)
     job = account.database.grid_jobs.get(job_id)
     account.places.sandbox(job_id).mkdir(parents=True, exist_ok=True)
     bring_credentials(account, job_id)
@@ -100,6 +111,41 @@ def test_programs_of_grams_jobs_find_the_copy_of_grams_proxy(
     assert line == f"export X509_USER_PROXY={wanted}"
 
 
+def test_the_driver_is_told_what_the_request_the_site_and_the_batch_system_say(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[DriverPlan] = []
+    monkeypatch.setattr(packing, "render_driver", lambda plan: plans.append(plan) or "")
+    file = tmp_path / "file"
+    file.touch()
+    site = SandboxSettings(scratch_folder=tmp_path, site_files=(file,))
+    wanted = {"count": "3", "max_cpu_time": "7", "max_memory": "9", "cores": "4", "directory": str(tmp_path)}
+    given = [(name, (value,)) for name, value in {"stdin": str(file)[1:], **wanted}.items()]
+    whole, plain = (GramOrigin(str(is_plain), "https://h/", "/null", "/null", is_plain) for is_plain in (False, True))
+    pack(account, "slurm", site, ("environment", (("COLOUR", "red"),)), *given, origin=whole)
+    pack(account, "fork", SandboxSettings(), origin=plain)
+    expected = [
+        DriverPlan(
+            grid_job=plan.grid_job,
+            sandbox=account.places.sandbox(plan.grid_job),
+            results=account.places.results(plan.grid_job),
+            scratch_base=scratch,
+            sandbox_sha256=hashlib.sha256(account.places.sandbox_tar(plan.grid_job).read_bytes()).hexdigest(),
+            local_jobs=account.database.grid_jobs.get(plan.grid_job).count,
+            local_id_words=batch.local_id_words,
+            index_words=batch.index_words,
+            started_words=batch.started_words,
+            host_words=batch.host_words,
+        )
+        for plan, batch, scratch in zip(plans, (SLURM, FORK), (tmp_path, Path("/tmp")), strict=True)
+    ]
+    words = {"environment": (("COLOUR", "red"),), "directory": str(tmp_path), "stdin": ".samgrid-stdin"}
+    limits = {"max_cpu_minutes": 7, "max_memory_mb": 9, "cores": 4}
+    assert plans[0] == replace(expected[0], **words, **limits, has_site_files=True)
+    assert plans[1] == replace(expected[1], is_bare=True, umask="022")
+    assert expected[0].local_jobs == 3
+
+
 def raised_from(cause: BaseException, error: Exception) -> Exception:
     error.__context__ = cause
     return error
@@ -156,8 +202,13 @@ def put_link(folder: Path) -> None:
     folder.symlink_to("/")
 
 
+def put_program(folder: Path) -> None:
+    remove_folder(folder)
+    folder.touch(mode=0o700)
+
+
 @pytest.mark.parametrize("name", ["sandbox", "work-area"])
-@pytest.mark.parametrize("harm", [remove_folder, put_link], ids=["removed", "a link"])
+@pytest.mark.parametrize("harm", [remove_folder, put_link, put_program], ids=["removed", "a link", "a program"])
 def test_a_handler_that_takes_away_our_folders_is_blamed(
     account: Account, monkeypatch: pytest.MonkeyPatch, name: str, harm: Callable[[Path], object]
 ) -> None:

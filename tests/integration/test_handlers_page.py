@@ -63,6 +63,13 @@ def test_the_handler_works_from_its_file(samgrid: Samgrid, page: Page) -> None:
     assert re.search(r"hits: \d+", output)
 
 
+def test_the_handler_passes_the_tests_of_the_page(page: Page) -> None:
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", page.folder, page.folder]
+    done = subprocess.run(words, cwd=page.folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+
+
 def test_the_handler_works_from_a_package(samgrid: Samgrid, page: Page, tmp_path: Path) -> None:
     target = tmp_path / "site-packages"
     install = [sys.executable, "-m", "pip", "install", "--no-index", "--no-build-isolation", "--no-deps", "-q"]

@@ -309,9 +309,10 @@ def _read_json(text: str) -> Iterator[Row]:
 def _render_value(name: str, value: object, line: int) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    # JSON can express by \u escapes what no command line can hold.
-    if not isinstance(value, str) or "\0" in value or re.search("[\ud800-\udfff]", value):
+    if not isinstance(value, str):
         raise BadSweep(f"line {line}: a value is a text, a number, true or false, but not that of {name}")
+    if re.search("[\0\ud800-\udfff]", value):  # which JSON can express by \u escapes
+        raise BadSweep(f"line {line}: {name} has a character that no command line can hold")
     return value
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -78,6 +79,8 @@ def _sandbox_name(file: RequestFile) -> PurePosixPath:
 
 
 def _check_program(program: RequestFile) -> list[str]:
+    if not os.path.lexists(program.path) and program.travels and (found := shutil.which(program.name)):
+        return [f"executable: a program of the site is named by its whole path, as in (executable = {found})"]
     if os.path.isfile(program.path) and not os.access(program.path, os.X_OK):  # noqa: PTH113 never raises
         return [f"executable {program.name!r} is not executable: set its x permission (chmod +x)"]
     return []

@@ -41,7 +41,7 @@ def render_log(account: Account, database: Database, job_id: str, lines: int | N
     recorded = [(render_time(when), f"{render_time(when)} {render_line(text)}") for when, text in history]
     merged = heapq.merge(logged, recorded, key=lambda line: line[0][:_SECOND])
     text = [line for _, line in (merged if lines is None else deque(merged, lines))]
-    yield from [*text, *left_out] or ["nothing has been logged yet"]
+    yield from [*text, *left_out] or (() if lines == 0 else ["nothing has been logged yet"])
 
 
 def _stamp(lines: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -240,6 +240,7 @@ def test_a_handle_says_what_the_commands_say(samgrid: Samgrid, state: Path) -> N
         else:
             assert shown == (tuple(value) if isinstance(value, list) else value)
     assert job.log() == samgrid("log", job.id).stdout.rstrip("\n")
+    assert job.log(lines=0) == ""
     assert str(job.output_tar()) == samgrid("output", job.id).stdout.splitlines()[0]
     (found,) = query("//local-job/@id", job=job)
     assert query("//local-job/@id", job="all is true") == query("//local-job/@id", job=job.id[:6]) == [found]

@@ -1,6 +1,7 @@
 """Job type ``command``: its command line, the files that travel, and faults with their file's name."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,14 @@ def test_a_fault_is_named_with_its_file(folder: Path, words: dict[str, Any], fau
     os.truncate(folder / "sparse", 10**11)
     words = {key: [word.format(folder=folder) for word in values] for key, values in words.items()}
     assert list(command(folder, **words).checkErrors()) == [fault.format(folder=folder)]
+
+
+def test_of_a_program_of_the_site_its_whole_path_is_told(folder: Path) -> None:
+    fault = f"executable: a program of the site is named by its whole path, as in (executable = {shutil.which('sh')})"
+    assert list(command(folder, executable=["sh"]).checkErrors()) == [
+        f"executable 'sh' was not found in {folder}",
+        fault,
+    ]
 
 
 def test_all_faults_are_named_at_once(folder: Path) -> None:

@@ -178,7 +178,7 @@ def _find_default_faults(where: str, attribute: Attribute) -> Iterator[Finding]:
     if attribute.required:
         yield _fault(f"{where} is required and has a default, which is never used", "leave out one of the two")
     if not isinstance(default, kind.type) or (isinstance(default, bool) and kind is not Kind.FLAG):
-        remedy = f"a request that names it gives the handler {kind.type}"
+        remedy = f"a request that names it gives the handler {getattr(kind.type, '__name__', kind.type)}"
         yield _fault(f"{where}: the default {default!r} is not {kind.value}", remedy)
         return
     try:

@@ -68,7 +68,7 @@ def test_a_good_handler_has_no_faults_and_leaves_nothing(samgrid: Samgrid, tmp_p
         (("*SLICING", '*SLICING, Attribute("b", "no sentence")'), "is no sentence"),
         (("*SLICING", '*SLICING, Attribute("b", "B.", "int")'), "its kind is 'int'"),
         (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.INTEGER, default="7")'), "the default '7' is not"),
-        (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.INTEGER, default=True)'), "the default True is not"),
+        (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.INTEGER, default=True)'), "gives the handler int\n"),
         (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.INTEGER, default=7, maximum=6)'), "own default is refused"),
         (("*SLICING", '*SLICING, Attribute("b", "B.", choices=("x",), default="y")'), "its own default is refused"),
         (("*SLICING", '*SLICING, Attribute("b", "B.", default="y", required=True)'), "has a default, which is never"),

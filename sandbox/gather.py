@@ -29,6 +29,8 @@ _SPARE = 1 << 20
 _OVERHEAD = 1024
 """Bytes of a tar entry's header and padding."""
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+_render_json = json.JSONEncoder().encode
+"""As `json.dumps`, which takes half as long again to find this out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +227,8 @@ _LISTS = ("local_jobs", "files", "missing", "refused")
 
 def _render_manifest(grid_job: str, title: str | None, lists: Mapping[str, _List]) -> "list[_List | bytes]":
     """The manifest in parts: JSON with one line per item of a list."""
-    parts: list[_List | bytes] = [f'{{\n "grid_job": {json.dumps(grid_job)}'.encode()]
-    parts += [f',\n "name": {json.dumps(title)}'.encode()] if title else []
+    parts: list[_List | bytes] = [f'{{\n "grid_job": {_render_json(grid_job)}'.encode()]
+    parts += [f',\n "name": {_render_json(title)}'.encode()] if title else []
     for name, items in lists.items():
         parts += [f',\n "{name}": ['.encode(), items, b"\n ]" if items.count else b"]"]
     return [*parts, b"\n}\n"]
@@ -274,9 +276,9 @@ class _Gathering:
     def note_end(self, end: End, missing: Sequence[str]) -> bool:
         """Note how a local job ended, and which of its files are missing; gives False, for `add_local_job`."""
         names = ("index", "local_id", "outcome", "cause")
-        self._local_jobs.add(json.dumps({name: getattr(end, name) for name in names}))
+        self._local_jobs.add(_render_json({name: getattr(end, name) for name in names}))
         if end.local_id is not None and missing:
-            self._missing.add(json.dumps({"local_id": end.local_id, "what": missing}))
+            self._missing.add(_render_json({"local_id": end.local_id, "what": missing}))
         return False
 
     def add_part(self, parent: int, name: str, folder: str) -> None:
@@ -344,11 +346,11 @@ class _Gathering:
         return True
 
     def _note_file(self, path: str, size: int, sha256: str) -> None:
-        self._files.add(f'{{"path": {json.dumps(path)}, "size": {size}, "sha256": "{sha256}"}}')
+        self._files.add(f'{{"path": {_render_json(path)}, "size": {size}, "sha256": "{sha256}"}}')
 
     def refuse(self, path: str, reason: str) -> None:
         """Note that an entry is not in the tar, and why."""
-        self._refused.add(json.dumps({"path": path, "reason": reason}))
+        self._refused.add(_render_json({"path": path, "reason": reason}))
 
     def _open(self, folder: int, name: str, path: str, flags: int) -> int | None:
         try:
@@ -359,9 +361,12 @@ class _Gathering:
 
     def _add_file(self, folder: int, name: str, path: str) -> None:
         descriptor = self._open(folder, name, path, FILE_FLAGS)
-        if descriptor is not None:
-            with kept_open(descriptor):
-                self._add_content(descriptor, path)
+        if descriptor is None:
+            return
+        try:
+            self._add_content(descriptor, path)
+        finally:
+            os.close(descriptor)  # `kept_open` would take a tenth of a small file's time
 
     def _add_content(self, descriptor: int, path: str) -> None:
         status = os.fstat(descriptor)

@@ -13,6 +13,8 @@ _COMMANDS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 def printable(text: str) -> str:
     """The text without anything that a terminal could interpret as a command."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 

@@ -36,7 +36,7 @@ from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State, read_event
 from sandbox.files import locked
 from tests.conformance.spool import Job, query_spool, run_forked, wait_for_ends
-from tests.conftest import processes_of
+from tests.conftest import Moment, processes_of
 from tests.waiting import SECONDS, Gate, wait_until
 
 CANCELLED = f"cancelled-outside by {os.geteuid()}"
@@ -56,6 +56,7 @@ class System:
     """One spool and its commands."""
 
     def __init__(self, folder: Path) -> None:
+        self.start = Moment()
         self.folder = folder
         self.spool = folder / "fork"
         self.slots = 4
@@ -104,7 +105,7 @@ class System:
     def pids_of(self, name: str) -> list[int]:
         """The processes of this spool that bear the name, not their children before exec."""
         found = []
-        for pid in processes_of(self.spool, "serve"):
+        for pid in processes_of(self.spool, "serve", since=self.start):
             folder = Path("/proc", str(pid))
             # Its name first: a job's process has the queue's name and command line until its exec.
             is_named = (_read_name(folder) == QUEUE) == (name == QUEUE)

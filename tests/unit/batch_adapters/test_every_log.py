@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batch_adapters.condor import events as condor
@@ -122,7 +122,6 @@ def _utc() -> Iterator[None]:
 
 
 @every_log
-@settings(max_examples=50)
 @given(data=st.data())
 def test_garbage_between_records_changes_no_event(name: str, data: st.DataObject) -> None:
     log = LOGS[name]
@@ -135,7 +134,6 @@ def test_garbage_between_records_changes_no_event(name: str, data: st.DataObject
 
 
 @every_log
-@settings(max_examples=50)
 @given(data=st.data())
 def test_a_spoilt_record_changes_the_events_of_its_own_job_only(name: str, data: st.DataObject) -> None:
     log = LOGS[name]
@@ -153,7 +151,6 @@ def test_a_spoilt_record_changes_the_events_of_its_own_job_only(name: str, data:
 
 
 @every_log
-@settings(max_examples=30)
 @given(data=st.data())
 @example(data=None)
 def test_a_log_gives_the_same_events_in_any_blocks(name: str, data: st.DataObject | None) -> None:
@@ -165,7 +162,6 @@ def test_a_log_gives_the_same_events_in_any_blocks(name: str, data: st.DataObjec
 
 
 @every_log
-@settings(max_examples=50)
 @given(data=st.data())
 def test_whatever_a_log_holds_each_event_is_well_formed(name: str, data: st.DataObject) -> None:
     log = LOGS[name]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batch_adapters.adapter import MOST_ELEMENTS, Garbled, Job, read_range
@@ -64,7 +64,6 @@ def test_hostile_answers_are_garbled_or_read(printed: str) -> None:
         check_answer(read, printed)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.one_of(
         st.text(max_size=200),

@@ -284,7 +284,7 @@ def test_a_missing_tar_is_an_error(room: Path) -> None:
         unpack(room / "t.tar", room / "place", LIMITS)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.dictionaries(st.integers(0, len(GOOD) - 1), st.integers(0, 255), max_size=8), end=st.integers(0, 4096)
 )

@@ -238,7 +238,6 @@ def test_a_log_cut_at_every_byte_gives_the_same_records(tmp_path: Path) -> None:
         assert first == text[: text.rfind(b"\n", 0, cut) + 1]
 
 
-@settings(max_examples=40)
 @given(st.lists(st.binary(max_size=12), max_size=12), st.sampled_from([(b"\n",), (b"\n...\n",), (b"\n}\n", b"</c>\n")]))
 def test_any_bytes_in_any_pieces_come_out_as_they_went_in(pieces: list[bytes], ends: tuple[bytes, ...]) -> None:
     with TemporaryDirectory() as folder:

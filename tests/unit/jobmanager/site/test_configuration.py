@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobmanager.site.account import open_account
@@ -216,7 +216,6 @@ scalars = texts | st.integers() | st.floats(allow_nan=False) | st.booleans()
 tables = st.dictionaries(texts, st.recursive(scalars, st.lists, max_leaves=5), max_size=5)
 
 
-@settings(max_examples=40)
 @given(st.dictionaries(texts, tables, max_size=3), texts)
 def test_the_rendered_configuration_is_toml_of_the_same_values(
     types: dict[str, dict[str, object]], origin: str

@@ -14,7 +14,7 @@ from tests.integration.test_workers import HANGING, wait_for_failure
 from tests.samgrid import Samgrid
 from tests.waiting import SECONDS, Gate, wait_until
 
-HEALTHY = 20
+HEALTHY = 5
 """More than there are workers."""
 SPOILERS = {
     "folder": "cd ${SAMGRID_STATUS%/*}/.. && mv results elsewhere && ln -s elsewhere results",

@@ -156,7 +156,7 @@ def make_arguments() -> argparse.ArgumentParser:
     parser.add_argument("--once", type=int, default=30, help="one-shot polls (default: 30)")
     parser.add_argument("--client-ends", type=int, default=20, help="jobs that a client waits for (default: 20)")
     parser.add_argument("--looks", type=int, default=10, help="runs of samgrid status and the page (default: 10)")
-    parser.add_argument("--minutes", type=float, default=60, help="simulated minutes of looks (default: 60)")
+    parser.add_argument("--minutes", type=float, default=3, help="simulated minutes of looks (default: 3)")
     parser.add_argument("--folder", type=Path, help="keep what is installed for Slurm and HTCondor there")
     parser.add_argument("--no-write", action="store_true", help="only print")
     names = ("registration", "slurm", "condor", "gram", "gram-ends", "status", "web", "traffic")
@@ -165,7 +165,7 @@ def make_arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print, and write each section when it is measured: a run that is ended loses nothing."""
     options = make_arguments().parse_args()
     # What was started is stopped, also where this is ended by a signal.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -178,16 +178,15 @@ def main() -> int:
         folder.chmod(0o755)
         ground = options.folder or folder
         ground.mkdir(exist_ok=True)
-        measured = {section.title: section for section in run_bench(options, Ground(ground), folder)}
-    # What was not measured now stays as it was, with its date.
-    file = _BENCH / "grid_jobs.json"
-    sections = {**(read_sections(file.read_text()) if options.only else {}), **measured}
-    results = read_results(os.cpu_count() or 0, sections.values())
-    report = render_report(results)
-    if not options.no_write:
-        (_BENCH / "GRID_JOBS.md").write_text(report)
-        file.write_text(render_json(results))
-    print(report)
+        # What is not measured now stays as it was, with its date.
+        file = _BENCH / "grid_jobs.json"
+        measured = read_sections(file.read_text())
+        for section in run_bench(options, Ground(ground), folder):
+            measured[section.title] = section
+            results = read_results(os.cpu_count() or 0, measured.values())
+            if not options.no_write:
+                (_BENCH / "GRID_JOBS.md").write_text(render_report(results))
+                file.write_text(render_json(results))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Slurm: commands, answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05 and 24.11)."""
+"""Slurm: commands, answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05 to 26.05)."""
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning
 from batch_adapters.naming import Naming
@@ -8,7 +8,7 @@ from batch_adapters.states import Cause, State
 # Only after the programs' own prefixes, because squeue also prints job names, which may be any text.
 _DOWN = Meaning(
     None,
-    r"(?m)^(?:\w+: (?:error|fatal)|slurm_\w+(?: error)?): .*(?:Unable to contact slurm controller"
+    r"(?m)^(?:\w+: (?:error|fatal)|slurm_\w+(?: error)?):.*(?:Unable to contact slurm controller"
     r"|Socket timed out on send/recv|Zero Bytes were transmitted|authentication error|Munge encode failed"
     r"|Connection (?:refused|reset)|temporarily un|in standby mode|Unable to establish control machine address"
     r"|Unable to process configuration file|establish a configuration source|Problem talking to the database)",
@@ -24,8 +24,8 @@ _NOT_SENT = Meaning(1, r"(?m)^sbatch: error: .*Unable to contact slurm controlle
 _NO = Meaning(
     1,
     r"(?m)^sbatch: error: Batch job submission failed: (?:Invalid (?:partition name|account|qos|job array|feature"
-    r"|license|node name|wckey|Trackable|generic resource|user id)|Requested (?:node|partition) configuration"
-    r"|Requested (?:reservation|time limit)|User's group not permitted"
+    r"|license|--nice value|node name|wckey|Trackable|generic resource|user id)"
+    r"|Requested (?:node|partition) configuration|Requested (?:reservation|time limit)|User's group not permitted"
     r"|Job dependency problem|Job violates accounting/QOS|Access/permission denied|Pathname of a file"
     r"|Node count specification|Memory required by task|More processors requested)",
     Answer.PERMANENT,
@@ -177,17 +177,19 @@ SLURM = BatchAdapter(
     leaving=frozenset({"COMPLETING"}),
     # "Job reason codes" of squeue(1); the words with blanks are slurmctld's own (job_mgr.c, node_scheduler.c).
     blocks={
-        r"(?:REQUEUE_HOLD|SPECIAL_EXIT)(?: .*)?": "scontrol release {id}",
-        r"PENDING (?:JobHeldUser|JobHoldMaxRequeue"
-        r"|(?:launch[ _]fail(?:ed|ure[ _]limit[ _]exceeded)[ _]requeued|job[ _]requeued[ _]in)[ _]held(?:[ _]state)?"
-        r"|job[ _]requeued[ _]in[ _]special[ _]exit[ _]state)": "scontrol release {id}",
+        # Once released, it keeps the state RESV_DEL_HOLD until it starts. Of words such as "launch failed requeued
+        # held" and "job requeued in special exit state" each version has more.
+        r"(?:REQUEUE_HOLD|SPECIAL_EXIT)(?: .*)?|RESV_DEL_HOLD Reservation[ _].*[ _]was[ _]deleted"
+        r"|PENDING (?:JobHeldUser|JobHoldMaxRequeue|.*[ _]requeued[ _](?:in[ _])?(?:held|special).*)": (
+            "scontrol release {id}"
+        ),
         r"PENDING JobHeldAdmin": "scontrol release {id}, by an administrator",
         r"PENDING Dependency(?:NeverSatisfied)?": "scontrol update JobId={id} Dependency=",
         r"PENDING (?:PartitionTimeLimit|(?:Assoc|QOS)MaxWallDurationPerJobLimit)": (
             "scontrol update JobId={array} TimeLimit=MINUTES"
         ),
         r"PENDING Nodes required for job are DOWN.*": "sinfo -R",
-        r"PENDING (?:BadConstraints|Partition(?:Down|Inactive|NodeLimit)|ReqNodeNotAvail.*"
+        r"PENDING (?:BadConstraints|Partition(?:Config|Down|Inactive|NodeLimit)|ReqNodeNotAvail.*"
         r"|(?:Assoc|QOS)Max\w+Per(?:Job(?:Limit)?|Node)|QOSMin\w+|MaxMemPerLimit"
         r"|Invalid(?:Account|QOS)|AccountNotAllowed|QOSNotAllowed)": "scontrol show job {id}",
         r"(?:SUSPENDED|STOPPED)(?: .*)?": "scontrol resume {id}, by an administrator",

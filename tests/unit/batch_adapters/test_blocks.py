@@ -31,6 +31,7 @@ def look(folder: Path, adapter: BatchAdapter, job: Job, prints: str = "") -> Loc
 HELD_BY_SLURM = (
     "launch failed requeued held",
     "launch failure limit exceeded requeued held",
+    "user env retrieval failed requeued held",
     "job requeued in held state",
     "job requeued in special exit state",
     "JobHoldMaxRequeue",
@@ -53,6 +54,9 @@ NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
         ("slurm", "53", "PENDING", "launch failed requeued held", "scontrol release 53"),
         ("slurm", "53", "PENDING", "launch_failed_requeued_held", "scontrol release 53"),
         ("slurm", "53", "SPECIAL_EXIT", "", "scontrol release 53"),
+        ("slurm", "53", "RESV_DEL_HOLD", "Reservation r1 was deleted", "scontrol release 53"),
+        ("slurm", "53", "RESV_DEL_HOLD", "Resources", ""),
+        ("slurm", "53", "PENDING", "PartitionConfig", "scontrol show job 53"),
         ("slurm", "53", "PENDING", "JobHeldAdmin", "scontrol release 53, by an administrator"),
         ("slurm", "53", "PENDING", "DependencyNeverSatisfied", "scontrol update JobId=53 Dependency="),
         *[("slurm", "53", "PENDING", reason, "scontrol release 53") for reason in HELD_BY_SLURM],

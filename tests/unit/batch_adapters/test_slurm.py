@@ -1,6 +1,6 @@
 """The Slurm adapter on what Slurm 22.05.8 printed: commands, down, history and show-config.txt of recorded/slurm.
 
-commands-24.11.txt is from Slurm 24.11.5.
+commands-24.11.txt is from Slurm 24.11.5, commands-26.05.txt from Slurm 26.05.5.
 """
 
 import re
@@ -22,6 +22,7 @@ CONFIGURATION = (RECORDED / "slurm" / "show-config.txt").read_text()
 
 RUN = read_recordings("slurm", "commands.txt")
 NEWER = read_recordings("slurm", "commands-24.11.txt")
+NEWEST = read_recordings("slurm", "commands-26.05.txt")
 HISTORY = read_recordings("slurm", "history.txt")
 
 
@@ -111,18 +112,23 @@ def test_the_queue_is_read(scene: str, nth: int, expected: list[tuple[str, State
     assert [(job.local_id, SLURM.states[job.native_state], job.exit_code, job.reason) for job in jobs] == expected
 
 
-def test_the_queue_of_a_newer_slurm_is_read() -> None:
+@pytest.mark.parametrize(("recordings", "array"), [(NEWER, "44"), (NEWEST, "1")], ids=["24.11", "26.05"])
+def test_the_queue_of_a_newer_slurm_is_read(recordings: list[Recording], array: str) -> None:
     answers = [
-        read_queue(recording) for recording in of_scene(NEWER, "exit 7", "squeue") if "--name" in recording.command
+        read_queue(recording) for recording in of_scene(recordings, "exit 7", "squeue") if "--name" in recording.command
     ]
-    ended = [("44_2", State.DONE, 0, ""), ("44_0", State.DONE, 7, "NonZeroExitCode")]
-    ended += [("44_1", State.DONE, 137, "RaisedSignal:9(Killed)")]
-    running = [("44_3", State.ACTIVE, None, ""), ("44_4", State.ACTIVE, None, "")]
-    held = ("44_4", State.ACTIVE, None, "JobHeldUser")
+    ended = [("2", State.DONE, 0, ""), ("0", State.DONE, 7, "NonZeroExitCode")]
+    ended += [("1", State.DONE, 137, "RaisedSignal:9(Killed)")]
+    running = [("3", State.ACTIVE, None, ""), ("4", State.ACTIVE, None, "")]
+    held = ("4", State.ACTIVE, None, "JobHeldUser")
     read = [
-        [(job.local_id, SLURM.states[job.native_state], job.exit_code, job.reason) for job in jobs] for jobs in answers
+        [
+            (job.local_id.removeprefix(f"{array}_"), SLURM.states[job.native_state], job.exit_code, job.reason)
+            for job in jobs
+        ]
+        for jobs in answers
     ]
-    assert read == [[*ended, *running], [("44_3", State.FAILED, None, ""), *ended, held]]
+    assert read == [[*ended, *running], [("3", State.FAILED, None, ""), *ended, held]]
 
 
 @pytest.mark.parametrize(
@@ -137,10 +143,31 @@ def test_the_queue_of_a_newer_slurm_is_read() -> None:
     ],
 )
 def test_the_answers_of_a_newer_slurm_are_understood(words: str, command: Command, answers: set[Answer]) -> None:
+    # Of --cpus-per-task, --account and --qos, Slurm 26.05 refuses none on this cluster.
+    taken = rf"{words}(?!--full|--parsable .*(?:--array=0-[34]|--cpus-per-task|--account|--qos))"
     of_command = [
-        answer for answer in NEWER if re.match(rf"{words}(?!--full|--parsable .*--array=0-4)", answer.command)
+        answer for answer in NEWER + NEWEST if re.match(taken, answer.command) and answer.scene != "slurmctld killed"
     ]
     assert {answer.judge(command) for answer in of_command} == answers
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("squeue --noheader --me", SLURM.queue),
+        ("scontrol hold", SLURM.hold),
+        ("scontrol release", SLURM.release),
+        ("scontrol update", SLURM.priority),
+        ("scontrol show", SLURM.version),
+        ("scancel 77", SLURM.cancel),
+        ("scancel --full", SLURM.suspend),
+        ("squeue --noheader --jobs", SLURM.analyze),
+        ("sinfo", SLURM.slots),
+    ],
+)
+def test_a_newer_slurm_whose_controller_was_killed_has_no_answer(words: str, command: Command | None) -> None:
+    (answer,) = (one for one in of_scene(NEWEST, "slurmctld killed", words.split()[0]) if one.command.startswith(words))
+    assert answer.judge(command) is Answer.TRANSIENT
 
 
 def test_a_job_that_is_completing_may_run_again() -> None:

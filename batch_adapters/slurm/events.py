@@ -15,6 +15,7 @@ slurmctld.log has everything but the following, for which the queue has to be qu
   (PENDING, then the state before) if a refusal follows. A job that later ends by itself was only sent a signal
   (``scancel -s``): it gets PENDING, then its end. So this FAILED is certain only once the queue confirms it. A job
   submitted long before the generator started is not known to be alive and gets no event.
+- From Slurm 26.05 on, starts by the backfill scheduler are not logged: such a job is PENDING until it ends.
 - A held job is PENDING: hold and release are no events. What a controller forgot when it was killed is not logged.
 - A ``done`` without the exit code before it (at the very start of a log) is no event.
 
@@ -138,6 +139,7 @@ _MOST_REQUESTS = 100
 _COMPLETED = b"_job_complete: JobId="
 _CANCELLED = b"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId="
 _REFUSED = b"_slurm_rpc_kill_job: job_str_signal() uid="
+_MISSING = b"Batch JobId="
 # The text before the job's id; the beginning of that behind it ("": none); the method that handles the line.
 _LINES = (
     # Slurm 25.11 writes SLUID=... before InitPrio=...
@@ -149,9 +151,16 @@ _LINES = (
     (b"Requeuing JobId=", b"", "_requeue"),
     (b"requeue job JobId=", b" due to failure of node ", "_requeue"),
     (b"preempted JobId=", b" has been ", "_preempt"),
+    # It could not be requeued (--no-requeue); the first is the gang scheduler's.
+    (b"_preempt_job_dequeue: preempted JobId=", b" had to be killed", "_fail"),
+    (b"slurm_job_preempt: preempted JobId=", b" had to be killed", "_fail"),
     (b"Time limit exhausted for JobId=", b"", "_fail"),
+    (b"Reservation ended for JobId=", b"", "_fail"),
     # On a failed node, a node that was down at the start of slurmctld, or a partition that is no more.
     (b"Killing JobId=", b" on ", "_fail"),
+    (b"error: Killing JobId=", b" on defunct partition ", "_fail"),
+    # A node's daemon came back without it.
+    (_MISSING, b" missing from batch node ", "_lose"),
     (b"_kill_dependent: Job dependency can't be satisfied, cancelling JobId=", b"", "_fail"),
     (b"deadline_ok: JobId=", b" with time_", "_fail"),
     (b"_slurm_rpc_suspend(suspend) for ", b" usec=", "_suspend"),
@@ -177,6 +186,8 @@ _SHORT_STAMP = re.compile(rb"([A-Z][a-z]{2}) ([ \d]\d [\d:]{8})")
 _MONTHS = {
     name: b"%02d" % number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
 }
+# How a job ends that is missing from its node: Slurm's exit code for it looks like signal 1.
+_LOST = (_FAILED, b"0")
 _ENDING = re.compile(
     rb" (?:(WEXITSTATUS|WTERMSIG) (\d{1,3})|OOM failure|cancelled by (?:interactive user|node failure))"
 )
@@ -249,7 +260,7 @@ class ControllerLog(Parser):
     def _complete(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
         if rest != b" done":
             # Only "done" means the end: the earlier run of a job that is queued again logs these lines, too.
-            if ending := _read_ending(rest):
+            if self._endings.get(job) is not _LOST and (ending := _read_ending(rest)):
                 remember(self._endings, job, ending, _MOST_OTHERS)
             return b""
         found = self._endings.pop(job, None)
@@ -259,6 +270,10 @@ class ControllerLog(Parser):
         revival = render_line(time, job, _PENDING) if job in self._doubtful else b""
         self._end(job)
         return revival + render_line(time, job, *found) if found else b""
+
+    def _lose(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
+        remember(self._endings, job, _LOST, _MOST_OTHERS)
+        return b""
 
     def _requeue(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
         # The "done" that follows is that of the earlier run.
@@ -362,8 +377,13 @@ def _read_ending(text: bytes) -> tuple[bytes, bytes] | None:
 
 _LIMITS = {
     b"Time limit exhausted for JobId=": Cause.TIME_LIMIT,
+    b"Reservation ended for JobId=": Cause.TIME_LIMIT,
     b"deadline_ok: JobId=": Cause.TIME_LIMIT,
     b"Killing JobId=": Cause.NODE_LOST,
+    b"error: Killing JobId=": Cause.NODE_LOST,
+    b"preempted JobId=": Cause.CANCELLED_OUTSIDE,
+    b"_preempt_job_dequeue: preempted JobId=": Cause.CANCELLED_OUTSIDE,
+    b"slurm_job_preempt: preempted JobId=": Cause.CANCELLED_OUTSIDE,
 }
 """Why a job ended, by the line that tells of its end."""
 
@@ -376,11 +396,13 @@ def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes | Cause]]:
     refused = {(found[1], user) for user, found in refusals if found and found[2] == b"Access/permission denied"}
     # The block before this one may end with a request that is refused here.
     yield from ((one, b"") for name, _ in refused - requested for one in _read_jobs(name))
-    out_of_memory = {job for head, job, _, rest in lines if head == _COMPLETED and rest == b" OOM failure"}
+    # What is told before the end's own line.
+    causes = {job: Cause.MEMORY_LIMIT for head, job, _, rest in lines if head == _COMPLETED and rest == b" OOM failure"}
+    causes |= {job: Cause.NODE_LOST for head, job, _, rest in lines if head == _MISSING}
     for head, job, raw, rest in lines:
         if head in _OTHER_ENDS and rest.startswith(_OTHER_ENDS[head]):
-            is_end = head == _COMPLETED and job in out_of_memory
-            yield job, Cause.MEMORY_LIMIT if is_end else _LIMITS.get(head, b"")
+            again = rest.startswith(b" has been requeued")
+            yield job, b"" if again else causes.get(job, b"") if head == _COMPLETED else _LIMITS.get(head, b"")
         elif head == _CANCELLED and rest.startswith(b" uid "):
             name, user = _read_request(job, raw, rest)
             if (name, user) not in refused:

@@ -22,6 +22,7 @@ RANGES = (RECORDED / "array-ranges-cancelled-slurmctld.log").read_bytes()
 DEADLINE = (RECORDED / "deadline-slurmctld.log").read_bytes()
 NEVER_STARTED = (RECORDED / "never-started-jobcomp.log").read_bytes()
 NEWER_LOG = (RECORDED / "slurmctld-24.11.log").read_bytes()
+NEWEST_LOG = (RECORDED / "slurmctld-26.05.log").read_bytes()
 DOWN = (RECORDED / "slurm-down.txt").read_bytes()
 MISCELLANEOUS = (RECORDED / "slurm-misc.txt").read_bytes()
 USER_TEXT = (RECORDED / "user-text-in-logs.txt").read_bytes().partition(b"\n=== SGE")[0]
@@ -390,10 +391,9 @@ def test_a_request_to_cancel_is_not_yet_an_end(log: bytes, expected: dict[str, s
         REQUEUED,
         START + b"_job_complete: requeue JobId=7 per user/system request\n",
         START + b"requeue job JobId=7 due to failure of node n1\n",
-        START + b"preempted JobId=7 has been killed to reclaim resources for JobId=8\n",
         START + b"preempted JobId=7 has been requeued to reclaim resources for JobId=8\n",
     ],
-    ids=["end", "requeue", "requeued at its end", "lost node, requeued", "preempted", "preempted, requeued"],
+    ids=["end", "requeue", "requeued at its end", "lost node, requeued", "preempted, requeued"],
 )
 def test_who_only_sent_a_signal_has_deleted_nothing(after: bytes) -> None:
     assert list(read_deletions(KILLED_BY_OWNER + after)) == [(b"7", b"1001"), (b"7", b"")]
@@ -407,10 +407,11 @@ def test_who_only_sent_a_signal_has_deleted_nothing(after: bytes) -> None:
             b"deadline_ok: JobId=7 with time_limit 5 exceeded deadline 2026-11-20T23:27:00 and cancelled\n",
             Cause.TIME_LIMIT,
         ),
+        (b"Reservation ended for JobId=7\n", Cause.TIME_LIMIT),
         (b"Killing JobId=7 on failed node n1\n", Cause.NODE_LOST),
         (b"_job_complete: JobId=7 OOM failure\n" + START + b"_job_complete: JobId=7 done\n", Cause.MEMORY_LIMIT),
     ],
-    ids=["time limit", "deadline", "lost node", "out of memory"],
+    ids=["time limit", "deadline", "reservation", "lost node", "out of memory"],
 )
 def test_the_log_says_what_else_ended_a_job(end: bytes, cause: Cause) -> None:
     assert dict(read_deletions(KILLED_BY_OWNER + START + end)) == {b"7": cause}
@@ -426,6 +427,28 @@ def test_the_log_of_a_newer_slurm_gives_its_events() -> None:
     causes = dict(read_deletions(NEWER_LOG))
     assert {job: causes[job] for job in (b"44_1", b"59", b"66_0", b"68_0", b"79_0")} == {
         **{b"44_1": b"", b"59": b"1001", b"66_0": Cause.TIME_LIMIT, b"68_0": b"1001", b"79_0": Cause.MEMORY_LIMIT}
+    }
+
+
+def test_the_log_of_the_newest_slurm_gives_its_events() -> None:
+    lives = read_changes(NEWEST_LOG)
+    ends = {job: lives[job] for job in ("47_0", "49_0", "56_0", "57_0", "62_0", "74_0", "85_0")}
+    # 57_0 was preempted, and started again by the backfill scheduler.
+    assert ends == dict.fromkeys(ends, "2 4/0") | {"57_0": "2 1 8/0"}
+    # A signal to a task that was suspended was refused, as often as scancel tried.
+    assert lives["13_0"] == "2 16 4/0 1 16 4/0 1 16 4/0"
+    # Missing from its node and queued again, then cancelled.
+    assert lives["80_0"] == "1 4/0"
+    causes = dict(read_deletions(NEWEST_LOG))
+    assert {job.decode(): causes[job] for job in map(str.encode, (*ends, "13_0", "80_0"))} == {
+        **{
+            "47_0": Cause.TIME_LIMIT,
+            "85_0": Cause.TIME_LIMIT,
+            "49_0": Cause.NODE_LOST,
+            "74_0": Cause.NODE_LOST,
+            "57_0": b"",
+        },
+        **{"56_0": Cause.CANCELLED_OUTSIDE, "62_0": Cause.CANCELLED_OUTSIDE, "13_0": b"0", "80_0": b"4001"},
     }
 
 

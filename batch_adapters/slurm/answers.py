@@ -1,10 +1,10 @@
 """Reads what Slurm's programs print: local jobs, and the configuration (for ``samgrid doctor``)."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from batch_adapters.adapter import Garbled, Job, read_range
-from batch_adapters.diagnosis import Ask, Finding, Level, Printed, judge, read_number
+from batch_adapters.diagnosis import Ask, Finding, Level, judge, read_number
 from batch_adapters.states import Cause
 
 # squeue does not escape names, which may have line breaks and even look like records: each record ends with its own id.
@@ -97,7 +97,8 @@ def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     yield from _diagnose_log(settings)
     yield from _diagnose_history(settings)
     yield from _diagnose_requeueing(settings)
-    yield from _diagnose_disks(ask(["sinfo", "--noheader", "--format=%d"]))
+    nodes = ask(["sinfo", "--noheader", "--format=%P|%a|%t|%d"])
+    yield from _diagnose_nodes([*_NODES.finditer(nodes.stdout)] if nodes.exit_code == 0 else [])
 
 
 def read_settings(printed: str) -> dict[str, str]:
@@ -160,11 +161,32 @@ def _diagnose_requeueing(settings: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(Level.WARNING, text, 'options = ["--no-requeue"] in the table [batch.slurm] of samgrid.toml')
 
 
-def _diagnose_disks(printed: Printed) -> Iterator[Finding]:
-    """Check that requests can have ``max_disk``; one line (MB) for equal nodes, with a plus if some have more."""
-    sizes = re.findall(r"(?m)^(\d+)\+?$", printed.stdout, re.ASCII)
-    if printed.exit_code == 0 and sizes:
-        largest = max(map(read_number, sizes))
-        text = f"local jobs may have max_disk up to {largest} MB: TmpDisk of the largest nodes"
-        bad = "requests with max_disk are refused: no node has a temporary disk, TmpDisk is 0"
-        yield judge(largest > 0, text, f"TmpDisk=MEGABYTES behind the NodeName of each node {_APPLY}", bad)
+# One line for equal nodes of a partition. The default partition has an asterisk, as have the states of nodes that do
+# not answer; a disk (MB) has a plus if some nodes have more.
+_NODES = re.compile(
+    r"^(?P<partition>[^|\n]+?)(?P<default>\*?)\|(?P<open>\w+)\|(?P<state>[^|\n]+)\|(?P<disk>\d+)\+?$",
+    re.MULTILINE | re.ASCII,
+)
+_USELESS = re.compile(r"(?:down|drain|drng|fail|maint|inval|unk|n/a).*|.*\*")
+
+
+def _diagnose_nodes(nodes: Sequence[re.Match[str]]) -> Iterator[Finding]:
+    """Check that local jobs can be started at all, and that requests can have ``max_disk``."""
+    if not nodes:
+        return
+    closed = dict.fromkeys(f"{one['partition']} is {one['open']}" for one in nodes if one["open"] != "up")
+    remedy = "scontrol update PartitionName=NAME State=UP, by an administrator"
+    if all(one["open"] != "up" for one in nodes):
+        yield Finding(Level.FAULT, f"no partition starts local jobs: {', '.join(closed)}", remedy)
+    elif all(_USELESS.fullmatch(one["state"]) for one in nodes if one["open"] == "up"):
+        text = "no node can start local jobs: all are down, drained or do not answer"
+        yield Finding(
+            Level.FAULT, text, "sinfo -R; then scontrol update NodeName=NAME State=RESUME, by an administrator"
+        )
+    elif any(one["default"] and one["open"] != "up" for one in nodes):
+        text = f"local jobs without a queue are not started, as the default partition is closed: {', '.join(closed)}"
+        yield Finding(Level.WARNING, text, remedy)
+    largest = max(read_number(one["disk"]) for one in nodes)
+    text = f"local jobs may have max_disk up to {largest} MB: TmpDisk of the largest nodes"
+    bad = "requests with max_disk are refused: no node has a temporary disk, TmpDisk is 0"
+    yield judge(largest > 0, text, f"TmpDisk=MEGABYTES behind the NodeName of each node {_APPLY}", bad)

@@ -251,16 +251,17 @@ def test_a_configuration_is_whole_even_if_the_ping_after_it_is_refused() -> None
 
 
 DISKS = by_scene(read_recordings("slurm", "tmp-disk.txt"))
-DISK, NO_DISK = DISKS["TmpDisk of the nodes"].stdout, DISKS["no TmpDisk"].stdout
+NODES = by_scene(read_recordings("slurm", "nodes-26.05.txt"))
+IDLE = NODES["all idle"].stdout
 
 
-def find(configuration: str, level: Level, disks: str = DISK) -> str:
+def find(configuration: str, level: Level, nodes: str = IDLE) -> str:
     """The remedies of the findings of that level."""
 
     def ask(argv: Sequence[str]) -> Printed:
         command = " ".join(argv)
-        assert command in ("scontrol show config", DISKS["no TmpDisk"].command)
-        return Printed(0, disks if argv[0] == "sinfo" else configuration, "")
+        assert command in ("scontrol show config", NODES["all idle"].command)
+        return Printed(0, nodes if argv[0] == "sinfo" else configuration, "")
 
     return "\n".join(finding.remedy or finding.text for finding in diagnose(ask, {}) if finding.level is level)
 
@@ -299,9 +300,11 @@ def test_a_good_configuration_has_no_faults() -> None:
 @pytest.mark.parametrize(
     ("disks", "level", "words"),
     [
-        pytest.param(DISK, Level.GOOD, "max_disk up to 1000 MB", id="there is a disk"),
-        pytest.param("0\n500+\n200\n", Level.GOOD, "max_disk up to 500 MB", id="the largest counts"),
-        pytest.param(NO_DISK, Level.WARNING, "TmpDisk=MEGABYTES", id="there is none"),
+        pytest.param(IDLE, Level.GOOD, "max_disk up to 1000 MB", id="there is a disk"),
+        pytest.param(
+            "a|up|idle|0\na|up|mix|500+\nb|up|idle|200\n", Level.GOOD, "max_disk up to 500 MB", id="the largest counts"
+        ),
+        pytest.param(IDLE.replace("|1000", "|0"), Level.WARNING, "TmpDisk=MEGABYTES", id="there is none"),
     ],
 )
 def test_it_is_said_whether_requests_can_have_a_disk(disks: str, level: Level, words: str) -> None:
@@ -314,6 +317,20 @@ def test_where_nobody_tells_the_disks_nothing_is_said_of_them() -> None:
     for disks in ("", "N/A\n", "slurm_load_partitions: No error\n"):
         assert "max_disk" not in find(CONFIGURATION, Level.GOOD, disks)
         assert "TmpDisk" not in find(CONFIGURATION, Level.WARNING, disks)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "level", "remedy"),
+    [
+        pytest.param(NODES["default partition down"].stdout, Level.WARNING, "PartitionName=NAME", id="default closed"),
+        pytest.param(NODES["all partitions closed"].stdout, Level.FAULT, "PartitionName=NAME", id="all closed"),
+        pytest.param(NODES["no node"].stdout, Level.FAULT, "NodeName=NAME State=RESUME", id="no node"),
+        pytest.param("a|up|idle*|0\nb|down|idle|0\nc|up|n/a|0\n", Level.FAULT, "NodeName=NAME", id="no answer"),
+    ],
+)
+def test_it_is_said_that_nothing_can_start(nodes: str, level: Level, remedy: str) -> None:
+    assert remedy in find(CONFIGURATION, level, nodes)
+    assert "NAME State=" not in find(CONFIGURATION, level)
 
 
 def test_a_disk_that_no_node_has_is_refused() -> None:

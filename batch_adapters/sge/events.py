@@ -17,6 +17,7 @@ from pathlib import Path
 
 from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, remember, render_line
 from batch_adapters.sge.answers import ENDED_BY_ITSELF, GOES_ON
+from batch_adapters.states import Cause
 
 _PENDING, _ACTIVE, _FAILED, _DONE, _SUSPENDED = b"1", b"2", b"4", b"8", b"16"
 _STATES = {
@@ -54,9 +55,12 @@ _DELETION = re.compile(
 )
 _DAEMONS = (b"execution daemon", b"scheduler", b"master")
 _ENDED = re.compile(rb"\n(?![0-9]{10}:)" + _ACCOUNT)
+_RECORDED = re.compile(rb"^[0-9]{10}:acct:" + _ACCOUNT, re.MULTILINE)
 _DATED = re.compile(rb"\n([0-9]{10}):[a-z_]+:")
 
 _GOES_ON = frozenset(code.encode() for code in GOES_ON)
+_LIMITED = b"37"
+"""At a limit that the qmaster knew: mostly of time."""
 _NORMAL = frozenset(code.encode() for code in ENDED_BY_ITSELF)
 
 # Most jobs remembered that run, wait to be deleted or are about to finish. A job that is forgotten gets a second
@@ -135,9 +139,17 @@ def _render_id(job: bytes, task: bytes) -> bytes:
     return b"%b.%b" % (job, task) if task else job
 
 
-def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Who deleted which job; the steps of daemons are left out."""
-    return ((_render_id(job, task), user) for job, task, user in _DELETION.findall(block) if user not in _DAEMONS)
+def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes | Cause]]:
+    """Who, or what limit, ended which job; the steps of daemons are left out.
+
+    A job that was renamed is in the history under a name that is not known.
+    """
+    for job, _, failed, _, task in _RECORDED.findall(block):
+        if failed == _LIMITED:
+            yield _render_id(job, task), Cause.TIME_LIMIT
+    for job, task, user in _DELETION.findall(block):
+        if user not in _DAEMONS:
+            yield _render_id(job, task), user
 
 
 def find_log(environment: Mapping[str, str]) -> Path:

@@ -9,6 +9,7 @@ from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.registry import find_event_module
 from batch_adapters.sge import events
 from batch_adapters.sge.events import SGE, GridEngineLog, find_log, read_deletions
+from batch_adapters.states import Cause
 from tests.unit.batch_adapters.log_reading import collect_changes, read_lines
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "sge"
@@ -33,10 +34,12 @@ def read_scenario(transcript: str, title: str, record: bytes) -> bytes:
     return b"".join(re.findall(rb"^" + record + rb".*\n", section, re.MULTILINE))
 
 
-def test_the_file_says_who_deleted_what() -> None:
+def test_the_file_says_who_or_what_limit_deleted_what() -> None:
     deleted = [b"16", b"17", b"18", b"20.4", b"21.2", b"21.1", b"21.3", b"21.4"]
-    assert list(read_deletions(REPORTING))[: len(deleted)] == [(local_id, b"griduser") for local_id in deleted]
-    assert {user for _, user in read_deletions(REPORTING)} == {b"griduser"}
+    limited, *others = read_deletions(REPORTING)
+    assert limited == (b"28", Cause.TIME_LIMIT)
+    assert others[: len(deleted)] == [(local_id, b"griduser") for local_id in deleted]
+    assert {user for _, user in others} == {b"griduser"}
 
 
 SCENARIOS = {

@@ -140,8 +140,9 @@ CONDOR = BatchAdapter(
     # Only jobs of the asking account are shown, unless one is asked for by its id.
     queue=_query("-constraint", "SamgridToken isnt undefined"),
     find=_query("-constraint", 'SamgridToken == "{{ token }}"'),
-    # Of its whole cluster: the others tell that it is not materialized yet.
-    status=_query("{{ id.partition('.')[0] }}"),
+    # Of its whole cluster: the others tell that it is not materialized yet. What else has the id, after the queue was
+    # lost, runs no driver; the token may have been taken away (condor_qedit).
+    status=_query("-constraint", "ClusterId == {{ id.partition('.')[0] }} && regexp(\"driver[.]sh\", Arguments)"),
     read_jobs=read_queue,
     # It reads files backwards, without the schedd, and stops at jobs that ended 40 days ago: spooled jobs come late,
     # as they stay in the queue for ten days (LeaveJobInQueue).

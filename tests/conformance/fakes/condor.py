@@ -94,9 +94,9 @@ def _read_query(program: str, arguments: Sequence[str]) -> Show:
     def render(jobs: Sequence[Job]) -> Reply:
         return Reply(_render_ads(jobs, columns.split(","), always=is_history))
 
-    if len(who) == 1 and re.fullmatch(r"\d+(\.\d+)?", who[0]):
-        return Show("status", lambda job: is_there(job) and who[0] in (local_id(job), str(job.number)), render)
     want(len(who) == 2 and who[0] == "-constraint", f"arguments {arguments}")
+    if cluster := re.fullmatch(r'ClusterId == (\d+) && regexp\("driver\[\.\]sh", Arguments\)', who[1]):
+        return Show("status", lambda job: is_there(job) and str(job.number) == cluster[1], render)
     if who[1] == "SamgridToken isnt undefined":
         return Show("queue", is_there, render)
     token = re.fullmatch(r'SamgridToken == "([a-z0-9-]+)"', who[1])

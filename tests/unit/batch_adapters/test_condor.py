@@ -218,7 +218,8 @@ def test_a_comma_does_no_harm_where_nothing_is_carried() -> None:
 
 def test_questions_and_cancellations_are_rendered() -> None:
     assert render_argv(CONDOR.find, {"token": "t-1"})[:3] == ["condor_q", "-constraint", 'SamgridToken == "t-1"']
-    assert render_argv(CONDOR.status, {"id": "7.3"})[:2] == ["condor_q", "7"]
+    by_id = 'ClusterId == 7 && regexp("driver[.]sh", Arguments)'
+    assert render_argv(CONDOR.status, {"id": "7.3"})[:3] == ["condor_q", "-constraint", by_id]
     assert render_argv(CONDOR.cancel, {"ids": ["7.3", "8"]}) == ["condor_rm", "7.3", "8"]
     assert CONDOR.history is not None
     assert render_argv(CONDOR.history, {"token": "t-1"})[:3] == [

@@ -90,6 +90,13 @@ def _query(*restrictions: str) -> Command:
     return Command(("condor_q", *restrictions, "-json", "-attributes", _COLUMNS), outcomes=_QUERIED)
 
 
+# By an id of ours, another job of the account may have it, after the queue was lost.
+_OURS = """\
+regexp("driver[.]sh", Arguments) && ({% for id in ids %}{{ " || " if not loop.first }}ClusterId == \
+{% if "-" in id %}{{ id | replace(".", " && ProcId >= ") | replace("-", " && ProcId <= ") }}\
+{% else %}{{ id | replace(".", " && ProcId == ") }}{% endif %}{% endfor %})"""
+
+
 def _ask_schedd(name: str) -> Command:
     """A warning of what is obsolete in the configuration, whosever it is, goes on over several lines."""
     outcomes = (Meaning(0, r"\A[\w.]+\n(?:WARNING(?s:.*))?\Z", Answer.OK), _DOWN)
@@ -135,7 +142,12 @@ CONDOR = BatchAdapter(
         ),
     ),
     naming=Naming(
-        submitted=r"(?P<id>\d+)\.0 - (?P=id)\.(?P<last>\d+)", single="{id}.0", element="{id}.{n}", array="{id}", first=0
+        submitted=r"(?P<id>\d+)\.0 - (?P=id)\.(?P<last>\d+)",
+        single="{id}.0",
+        element="{id}.{n}",
+        array="{id}",
+        first=0,
+        span="{id}.{n}-{last}",
     ),
     # Only jobs of the asking account are shown, unless one is asked for by its id.
     queue=_query("-constraint", "SamgridToken isnt undefined"),
@@ -168,7 +180,7 @@ CONDOR = BatchAdapter(
         r"|Reason for last .*|No machines .*)"
     ),
     cancel=Command(
-        ("condor_rm", "{{ ids* }}"),
+        ("condor_rm", "-constraint", _OURS),
         outcomes=(
             _DOWN,
             Meaning(None, r"Permission denied", Answer.PERMANENT),

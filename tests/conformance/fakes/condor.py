@@ -36,8 +36,7 @@ def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> As
             want([*arguments] == ["-terse", "-"], f"arguments {arguments}")
             return _read_description(stdin())
         case "condor_rm":
-            want(all(re.fullmatch(r"\d+(\.\d+)?", word) for word in arguments), f"arguments {arguments}")
-            return Cancel(lambda job: _is_named(job, arguments), lambda jobs: _render_removed(jobs, arguments))
+            return _read_removal(arguments)
         case "condor_config_val" if [*arguments] == ["EVENT_LOG"]:
             return Say("log", Reply("", "Not defined: EVENT_LOG\n", 1))
         case "condor_config_val":
@@ -131,23 +130,25 @@ def _ad(job: Job, columns: Sequence[str]) -> dict[str, object]:
     return {name: value for name, value in ad.items() if name in columns}
 
 
-def _is_named(job: Job, ids: Sequence[str]) -> bool:
-    return job.is_live and (local_id(job) in ids or str(job.number) in ids)
+def _read_removal(arguments: Sequence[str]) -> Cancel:
+    option, constraint = arguments
+    terms = re.fullmatch(r'regexp\("driver\[\.\]sh", Arguments\) && \((.+)\)', constraint)
+    want(option == "-constraint" and terms is not None, f"arguments {arguments}")
+    assert terms is not None
+    form = re.compile(r"ClusterId == (\d+)(?: && ProcId (?:== (\d+)|>= (\d+) && ProcId <= (\d+)))?")
+    known = [form.fullmatch(term) for term in terms[1].split(" || ")]
+    want(None not in known, f"constraint {constraint}")
+    wanted = [(int(m[1]), int(m[2] or m[3] or 0), int(m[2] or m[4] or 10**9)) for m in known if m]
 
+    def is_named(job: Job) -> bool:
+        return job.is_live and any(job.number == n and first <= (job.element or 0) <= last for n, first, last in wanted)
 
-def _render_removed(jobs: Sequence[Job], ids: Sequence[str]) -> Reply:
-    """Of several clusters it says what it did with all of them; of single jobs what it did with each."""
-    lines = {local_id(job) for job in jobs} | {str(job.number) for job in jobs}
-    gone = [word for word in ids if word not in lines]
-    if not jobs and any("." not in word for word in ids):
-        return Reply("", f"\nCouldn't find/remove all jobs in cluster {ids[0]}\n", 1)
-    marked = [
-        f"Job {word} marked for removal" if "." in word else f"All jobs in cluster {word} have been marked for removal"
-        for word in ids
-        if word in lines
-    ]
-    missing = "".join(f"Job {word} not found\n" for word in gone)
-    return Reply("".join(f"{line}\n" for line in marked), missing if marked else "\n" + missing, 0 if marked else 1)
+    def render(jobs: Sequence[Job]) -> Reply:
+        if jobs:
+            return Reply(f"All jobs matching constraint ({constraint}) have been marked for removal\n")
+        return Reply("", f"\nCouldn't find/remove all jobs matching constraint ({constraint})\n", 1)
+
+    return Cancel(is_named, render)
 
 
 def say_down(program: str) -> Reply:

@@ -220,7 +220,10 @@ def test_questions_and_cancellations_are_rendered() -> None:
     assert render_argv(CONDOR.find, {"token": "t-1"})[:3] == ["condor_q", "-constraint", 'SamgridToken == "t-1"']
     by_id = 'ClusterId == 7 && regexp("driver[.]sh", Arguments)'
     assert render_argv(CONDOR.status, {"id": "7.3"})[:3] == ["condor_q", "-constraint", by_id]
-    assert render_argv(CONDOR.cancel, {"ids": ["7.3", "8"]}) == ["condor_rm", "7.3", "8"]
+    ids = CONDOR.naming.fold(["7.3", "8", "9.0", "9.1"])
+    wanted = "ClusterId == 8 || ClusterId == 7 && ProcId == 3 || ClusterId == 9 && ProcId >= 0 && ProcId <= 1"
+    ours = f'regexp("driver[.]sh", Arguments) && ({wanted})'
+    assert render_argv(CONDOR.cancel, {"ids": ids}) == ["condor_rm", "-constraint", ours]
     assert CONDOR.history is not None
     assert render_argv(CONDOR.history, {"token": "t-1"})[:3] == [
         "condor_history",

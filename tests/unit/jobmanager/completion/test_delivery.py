@@ -247,17 +247,19 @@ def make_loop(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "make", "why"),
     [
+        pytest.param("no/file", lambda path: None, "No such file or directory", id="no folder"),
         pytest.param("x" * 300, lambda path: None, "File name too long", id="long name"),
         pytest.param("loop", make_loop, "Too many levels of symbolic links", id="link to itself"),
         pytest.param("pipe", os.mkfifo, "No such device or address", id="pipe that nobody reads"),
     ],
 )
-def test_a_file_that_will_never_be_written_keeps_no_grid_job_from_ending(
+def test_a_file_that_will_never_be_written_keeps_neither_the_other_nor_the_grid_job_from_its_end(
     account: Account, out: Path, name: str, make: Callable[[Path], None], why: str
 ) -> None:
     make(out / name)
     accept(account, out / name, out / "stderr")
     assert deliver(account) == f"not delivered to {out / name}: {why}"
+    assert (out / "stderr").read_text() == f"err of {JOB}\n"
 
 
 def test_all_that_cannot_be_delivered_is_told(account: Account, out: Path) -> None:
@@ -267,12 +269,6 @@ def test_all_that_cannot_be_delivered_is_told(account: Account, out: Path) -> No
     assert deliver(account) == "; ".join(
         f"not delivered to {out}/{name}: No such file or directory" for name in ("nowhere/out.tar", "no/file")
     )
-
-
-def test_where_one_file_cannot_be_written_the_other_is(account: Account, out: Path) -> None:
-    accept(account, out / "no" / "file", out / "stderr")
-    assert deliver(account) == f"not delivered to {out}/no/file: No such file or directory"
-    assert (out / "stderr").read_text() == f"err of {JOB}\n"
 
 
 def test_of_a_cancelled_job_no_folder_is_missed_that_gram_has_removed(account: Account, out: Path) -> None:

@@ -273,10 +273,10 @@ def write_part(room: Path, name: str, text: str = "made") -> Path:
 
 
 def test_what_each_part_holds_lies_in_a_folder_of_its_name(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = {"make": write_part(room, "k1"), "again": write_part(room, "k2", "read")}
+    make, again = write_part(room, "k1"), write_part(room, "k2", "read")
     with monkeypatch.context() as other_locale:
         other_locale.setattr(tarfile.TarFile, "encoding", "latin-1")
-        gathered = bundle(room, **parts)
+        gathered = bundle(room, make=make, again=again)
     names = ["", "/k{}.1.output", "/k{}.1.output/deep", "/k{}.1.output/deep/link", "/k{}.1.output/prögram"]
     held = [f"/{part}{name.format(number)}" for part, number in (("again", 2), ("make", 1)) for name in names]
     held[5:5] = ["/again/manifest.json"]

@@ -115,7 +115,12 @@ def test_the_driver_is_told_what_the_request_the_site_and_the_batch_system_say(
     account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[DriverPlan] = []
-    monkeypatch.setattr(packing, "render_driver", lambda plan: plans.append(plan) or "")
+
+    def note(plan: DriverPlan) -> str:
+        plans.append(plan)
+        return ""
+
+    monkeypatch.setattr(packing, "render_driver", note)
     file = tmp_path / "file"
     file.touch()
     site = SandboxSettings(scratch_folder=tmp_path, site_files=(file,))
@@ -139,9 +144,16 @@ def test_the_driver_is_told_what_the_request_the_site_and_the_batch_system_say(
         )
         for plan, batch, scratch in zip(plans, (SLURM, FORK), (tmp_path, Path("/tmp")), strict=True)
     ]
-    words = {"environment": (("COLOUR", "red"),), "directory": str(tmp_path), "stdin": ".samgrid-stdin"}
-    limits = {"max_cpu_minutes": 7, "max_memory_mb": 9, "cores": 4}
-    assert plans[0] == replace(expected[0], **words, **limits, has_site_files=True)
+    assert plans[0] == replace(
+        expected[0],
+        environment=(("COLOUR", "red"),),
+        directory=str(tmp_path),
+        stdin=".samgrid-stdin",
+        max_cpu_minutes=7,
+        max_memory_mb=9,
+        cores=4,
+        has_site_files=True,
+    )
     assert plans[1] == replace(expected[1], is_bare=True, umask="022")
     assert expected[0].local_jobs == 3
 

@@ -44,9 +44,15 @@ def main(argv: list[str]) -> int:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 closed by whoever started us
     # As in `batch_adapters.launch`: a command loads more than the command line.
     gc.set_threshold(50_000)
+    encoding = None
+    if "utf8" in sys._xoptions:  # `launch.command_line`; terminals have the locale's
+        from locale import getencoding
+
+        encoding = getencoding()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a letter that the terminal does not have shall keep nothing back
+            # A letter that the terminal does not have shall keep nothing back.
+            stream.reconfigure(encoding=encoding, errors="replace")
     options = _parse(argv)
     if options.command not in _SILENT:
         import logging

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -311,6 +312,18 @@ def check_refused(words: list[str], capsys: pytest.CaptureFixture[str], complain
     (line,) = printed.err.splitlines()
     assert line.startswith(f"samgrid {words[0]}: ")
     assert all(word in line for word in complaint), line
+
+
+def test_a_grid_job_runs_where_the_locale_is_not_of_utf_8(samgrid: Samgrid) -> None:
+    # As with LANG=de_DE (ISO 8859-1), which not every machine has.
+    settings = {**samgrid.settings, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    request = '&(samgrid_type = command)(executable = /bin/sh)(arguments = -c ": >output/ö")(name = "für ö")'
+    ascii_only = Samgrid(samgrid.state, samgrid.scratch, settings)
+    done = ascii_only("run", "-", stdin=request)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "output/?" in done.stdout
+    with tarfile.open(samgrid("output", "für ö").stdout.splitlines()[0]) as tar:
+        assert any(name.endswith("output/ö") for name in tar.getnames())
 
 
 # --- requests that cannot be read

@@ -37,7 +37,8 @@ def evaluate_xpath(tree: etree._Element, expression: str) -> Iterator[WireItem]:
     try:
         found = etree.XPath(expression, namespaces=_PREFIXES)(tree)
     except (etree.XPathError, ValueError, TypeError, re.error) as error:
-        raise BadExpression(str(error)) from error
+        more = ": XPath 1.0 has none of this name, XQuery 3.1 may" if "Unregistered function" in str(error) else ""
+        raise BadExpression(f"{error}{more}") from error
     if isinstance(found, list):
         yield from map(_read_node, found)
     else:

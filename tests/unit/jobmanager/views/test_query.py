@@ -136,6 +136,12 @@ def test_a_wrong_expression_is_named_in_one_printable_line(jobs: Account, langua
     assert str(raised.value).isprintable()
 
 
+@forked
+def test_a_function_of_later_versions_is_told_to_be_one_of_xquery(jobs: Account) -> None:
+    with pytest.raises(QueryError, match=r"Unregistered function: XPath 1\.0 has none of this name, XQuery 3\.1 may"):
+        ask(jobs, "distinct-values(//@host)", Language.XPATH)
+
+
 def test_an_expression_may_not_be_endless(jobs: Account) -> None:
     with pytest.raises(QueryError, match="at most 32768"):
         ask(jobs, "1" + "+1" * 20_000)

@@ -191,17 +191,21 @@ def file_size_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+_ALL_PIDS = range(1, 1 << 22)
+
+
 class Moment:
-    """Now; who is started later has a higher pid, until pids begin anew, which they do after 32,768 forks at most."""
+    """Now; whoever is started later has a higher pid, until pids begin anew, after 32,768 forks at the earliest."""
 
     def __init__(self) -> None:
         self._pid = int(Path("/proc/loadavg").read_text().split()[-1])
         self._forks = int(Path("/proc/stat").read_text().rpartition("\nprocesses ")[2].split()[0])
 
-    def last_pid(self) -> int:
-        """A pid that is lower than that of any process that was started since."""
+    def pids_since(self) -> range:
+        """What processes that were started since may have, where that is known; else all."""
         now = Moment()
-        return self._pid if self._pid <= now._pid and now._forks - self._forks < 16384 else 0
+        is_known = self._pid <= now._pid and now._forks - self._forks < 16384
+        return range(self._pid + 1, now._pid + 1) if is_known else _ALL_PIDS
 
 
 def processes_of(folder: Path, *words: str, since: Moment | None = None) -> list[int]:
@@ -209,11 +213,11 @@ def processes_of(folder: Path, *words: str, since: Moment | None = None) -> list
 
     ``since``: when there was none. To look at each process takes a millisecond for 40 of them.
     """
-    before = since.last_pid() if since else 0
+    among = since.pids_since() if since else _ALL_PIDS
     wanted = [os.fsencode(word) for word in (str(folder), *words)]
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - a Path for each process takes most of the time
-        if not name.isdigit() or int(name) <= before or int(name) == os.getpid():
+        if not name.isdigit() or int(name) not in among or int(name) == os.getpid():
             continue
         try:
             with open(f"/proc/{name}/cmdline", "rb", buffering=0) as file:

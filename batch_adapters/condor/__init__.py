@@ -90,9 +90,10 @@ def _query(*restrictions: str) -> Command:
     return Command(("condor_q", *restrictions, "-json", "-attributes", _COLUMNS), outcomes=_QUERIED)
 
 
-# By an id of ours, another job of the account may have it, after the queue was lost.
+# Another job of the account's may have an id of ours, after the queue was lost. Without "=?= true" the schedd would
+# compare all ids with each job that has no Arguments.
 _OURS = """\
-regexp("driver[.]sh", Arguments) && ({% for id in ids %}{{ " || " if not loop.first }}ClusterId == \
+regexp("driver[.]sh", Arguments) =?= true && ({% for id in ids %}{{ " || " if not loop.first }}ClusterId == \
 {% if "-" in id %}{{ id | replace(".", " && ProcId >= ") | replace("-", " && ProcId <= ") }}\
 {% else %}{{ id | replace(".", " && ProcId == ") }}{% endif %}{% endfor %})"""
 

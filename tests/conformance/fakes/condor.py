@@ -132,7 +132,7 @@ def _ad(job: Job, columns: Sequence[str]) -> dict[str, object]:
 
 def _read_removal(arguments: Sequence[str]) -> Cancel:
     option, constraint = arguments
-    terms = re.fullmatch(r'regexp\("driver\[\.\]sh", Arguments\) && \((.+)\)', constraint)
+    terms = re.fullmatch(r'regexp\("driver\[\.\]sh", Arguments\) =\?= true && \((.+)\)', constraint)
     want(option == "-constraint" and terms is not None, f"arguments {arguments}")
     assert terms is not None
     form = re.compile(r"ClusterId == (\d+)(?: && ProcId (?:== (\d+)|>= (\d+) && ProcId <= (\d+)))?")

@@ -303,7 +303,7 @@ class BatchAdapter:
     """For jobs that wait until somebody acts: from a pattern, for native state, space and reason, to the command that
     helps, with ``{id}``, or with ``{array}`` if it is best applied to the whole array. The first match decides."""
     why: Command | None = None
-    """Prints what blocks the local jobs of one ``array``, where the queue does not say why, or if any does."""
+    """Prints what blocks local jobs of one ``array``, if anything does; asked where the queue does not say why."""
     read_why: Callable[[str], Mapping[str, str]] = lambda printed: {}
     """Reads that output: local id, or the array's id for all that wait, to reason."""
     tokens: Command | None = None

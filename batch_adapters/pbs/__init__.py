@@ -60,7 +60,7 @@ _COMPLAINT = Meaning(0, r"(?m)^q\w+: ", Answer.UNKNOWN)
 _JSON = Meaning(0, r"\A\{", Answer.OK)
 # Some of several jobs have gone meanwhile.
 _PARTLY = Meaning(
-    None, r'(?ms)\A\{.*^\t?"Jobs":.*^\}\n(?:qstat: [^\n]*(?:Unknown Job Id|Job has finished)[^\n]*\n)+\Z', Answer.OK
+    None, r'(?ms)\A\{.*^\s*"Jobs":.*^\}\n(?:qstat: [^\n]*(?:Unknown Job Id|Job has finished)[^\n]*\n)+\Z', Answer.OK
 )
 _NO_HISTORY = Meaning(0, r"(?m)^q(?:stat|select): PBS is not configured to maintain job history", Answer.ABSENT)
 _QUERIES = (_NO_HISTORY, _COMPLAINT, _JSON, _PARTLY, _GONE, _DENIED, _DOWN)

@@ -210,8 +210,9 @@ _ERRORS = {Answer.TRANSIENT: Unreachable, Answer.LATER: Postponed, Answer.PERMAN
 def judge_answer(command: Command, argv: Sequence[str], exit_code: int, stdout: str, stderr: str) -> str:
     """Decide what a command's answer means; result and errors as `run_command`."""
     # An answer that no outcome fits is unknown: to take it for a refusal would end grid jobs.
-    fitting = (outcome.answer for outcome in command.outcomes if outcome.fits(exit_code, stdout + stderr))
-    answer = next(fitting, Answer.UNKNOWN)
+    # A complaint must not become a part of the last line, where that has no line break.
+    said = stdout + "\n" * (stdout != "" and not stdout.endswith("\n")) + stderr
+    answer = next((outcome.answer for outcome in command.outcomes if outcome.fits(exit_code, said)), Answer.UNKNOWN)
     if answer in _ERRORS:
         raise _ERRORS[answer](_failure(argv, exit_code, stdout, stderr))
     return stdout if answer is Answer.OK else ""

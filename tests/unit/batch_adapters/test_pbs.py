@@ -14,7 +14,7 @@ from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.pbs import PBS, TORQUE
 from batch_adapters.pbs.answers import read_json_jobs, read_xml_jobs
 from batch_adapters.running.batch_system import BatchSystem
-from batch_adapters.running.commands import render_argv
+from batch_adapters.running.commands import judge_answer, render_argv
 from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
@@ -304,6 +304,15 @@ GONE = "qstat: Unknown Job Id 49[].vm\n"
 )
 def test_what_an_answer_about_several_ids_means(exit_code: int, printed: str, answer: Answer) -> None:
     assert judge(PBS.queue, exit_code, printed) is answer
+
+
+def test_json_may_end_without_a_line_break_before_a_complaint() -> None:
+    # As one build of OpenPBS 23.06.06 prints it.
+    finished = "qstat: 10[2].pbsx Job has finished, use -x or -H to obtain historical job information\n"
+    nothing = '{\n    "timestamp":1795709776,\n    "pbs_version":"23.06.06",\n    "pbs_server":"pbsx"\n}'
+    assert judge_answer(PBS.status, ["qstat"], 35, nothing, finished) == ""
+    some = '{\n    "timestamp":1,\n    "Jobs":{\n        "9.pbsx":{\n        }\n    }\n}'
+    assert judge_answer(PBS.queue, ["qstat"], 35, some, finished) == some
 
 
 @pytest.mark.parametrize("program", ["qhold", "qrls"])

@@ -172,8 +172,8 @@ _LINES = (
 # How a job ends by itself or by Slurm, or is queued again: the text before its id, and the beginning of that behind it.
 _OTHER_ENDS = {head: rest for head, rest, action in _LINES if action in ("_fail", "_requeue", "_preempt")}
 _OTHER_ENDS[_COMPLETED] = b" done"
-# The milliseconds may be followed by an offset (rfc5424_ms) or the name of a thread (thread_id).
-_STAMP = rb"\[([^].\n]++)(?:\.\d{3}([^]\n]*+))?\] "
+# The milliseconds may be followed by an offset (rfc5424_ms) or the name of a thread (thread_id), such as worker[2].
+_STAMP = rb"\[([^].\n]++)(?:\.\d{3}([^][\n]*+(?:\[\d+\] +0x[\da-f]++)?))?\] "
 # Groups: stamp's two, beginning, id, raw id of an array's task (or which of its tasks are meant), rest of the line.
 _LINE = re.compile(
     rb"\n" + _STAMP + rb"(" + b"|".join(re.escape(head) for head, _, _ in _LINES) + rb")"

@@ -200,6 +200,13 @@ def test_every_time_format_with_a_date(name: str) -> None:
     assert SLURM.new_parser().read_time(b"torn line\n" + line) == event.timestamp
 
 
+def test_a_thread_may_have_a_number() -> None:
+    # LogTimeFormat=thread_id of Slurm 26.05
+    stamp = b"[Nov 26 16:19:13.415247 13753 worker[2]    0x14a31d6076c0] "
+    (event,) = read_all(stamp + b"_slurm_rpc_submit_batch_job: JobId=112 SLUID=sBRNM8CAESC600 InitPrio=0 usec=766\n")
+    assert time.strftime("%m-%d %H:%M:%S", time.gmtime(event.timestamp)) == "11-26 16:19:13"
+
+
 def test_an_offset_overrules_the_local_zone() -> None:
     line = b"[2026-11-21T00:20:49.783-05:00] sched: Allocate JobId=8 NodeList=n1 #CPUs=1 Partition=batch\n"
     assert read_all(line) == [Event(1795220449 + 5 * 3600, "8", State.ACTIVE)]

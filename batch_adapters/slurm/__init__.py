@@ -27,6 +27,8 @@ _NO = Meaning(
     r"|license|--nice value|node name|wckey|Trackable|generic resource|user id)"
     r"|Requested (?:node|partition) configuration|Requested (?:reservation|time limit)|User's group not permitted"
     r"|Job dependency problem|Job violates accounting/QOS|Access/permission denied|Pathname of a file"
+    # A site's job_submit.lua returned slurm.ERROR; what it says stands above.
+    r"|Unspecified error"
     r"|Node count specification|Memory required by task|More processors requested)",
     Answer.PERMANENT,
 )

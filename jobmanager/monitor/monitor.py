@@ -33,7 +33,7 @@ from jobmanager.site.account import Account, open_account
 from jobmanager.site.host import STAMP_INTERVAL, OtherHost, check_host, put_stamp, release_stamp
 from jobmanager.states.aggregation import Task, aggregate_steps, next_task, next_task_of_steps
 from jobmanager.states.changes import refresh_structured
-from jobmanager.states.driver_status import ProgressReader, reconcile_with_drivers
+from jobmanager.states.driver_status import ProgressReader, read_ended, reconcile_with_drivers
 from jobmanager.states.failures import find_due
 from jobmanager.states.program_reports import has_reports
 from jobmanager.states.registration import apply_events
@@ -261,9 +261,12 @@ class Monitor:
         time.sleep(_LOOK)
 
     def _apply(self, batch: str, events: list[Event]) -> None:
-        for grid_job, jobs in apply_events(self._account.database, batch, events).items():
-            with self._alone("events", grid_job):
-                reconcile_with_drivers(self._account, grid_job, [job for job in jobs if job.state.is_final])
+        statuses = read_ended(self._account, batch, events)
+        for grid_job, jobs in apply_events(self._account.database, batch, events, statuses).items():
+            # The others are those of an array that has ended, and those whose drivers' records could not be read.
+            if others := [job for job in jobs if job.state.is_final and job.local_id not in statuses]:
+                with self._alone("events", grid_job):
+                    reconcile_with_drivers(self._account, grid_job, others)
 
     def _read_progress(self, grid_jobs: list[str]) -> None:
         for grid_job in self._progress.turns(grid_jobs):

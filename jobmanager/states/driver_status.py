@@ -4,8 +4,10 @@ import errno
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from batch_adapters.states import Event
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
 from jobmanager.states.changes import change_local_jobs, same_runs
@@ -86,6 +88,17 @@ def reconcile_with_drivers(account: Account, grid_job: str, jobs: Iterable[Local
         same_runs(grid_job, known),
         lambda job: apply_driver_status(job, statuses[job.index], now),
     )
+
+
+def read_ended(account: Account, batch: str, events: Iterable[Event]) -> dict[str, DriverStatus]:
+    """What the drivers of the local jobs that end by these events recorded, by id, where it can be read now."""
+    ids = {event.local_id for event in events if event.state.is_final}
+    found = account.database.local_jobs.find_all(batch, ids) if ids else {}
+    statuses = {}
+    for local_id, (grid_job, _, _) in found.items():
+        with suppress(OSError):  # no reason to hold up the events
+            statuses[local_id] = read_driver_status(status_file(account, grid_job, local_id))
+    return statuses
 
 
 def read_driver_status(file: Path) -> DriverStatus:

@@ -13,7 +13,8 @@ from jobmanager.database.documents import read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.states.changes import forget_future, in_parts, put_local_jobs
-from jobmanager.states.transitions import apply_array_event, apply_event
+from jobmanager.states.transitions import apply_array_event, apply_driver_status, apply_event
+from sandbox.status import DriverStatus
 
 if TYPE_CHECKING:
     from batch_adapters.naming import Naming
@@ -67,11 +68,15 @@ def register_local_jobs(database: Database, grid_job: str, ids: Mapping[int, str
         put_local_jobs(database, grid_job, changed)
 
 
-def apply_events(database: Database, batch: str, events: Sequence[Event]) -> dict[str, list[LocalJob]]:
+def apply_events(
+    database: Database, batch: str, events: Sequence[Event], statuses: Mapping[str, DriverStatus] | None = None
+) -> dict[str, list[LocalJob]]:
     """Apply a batch of a generator's events in one transaction; the changed local jobs by grid job.
 
     Events of unregistered ids are kept until the ids are registered, or the events are too old. The time from which the
     generator replays after a crash is committed, too.
+
+    :param statuses: what drivers recorded, by local id: applied to those that end now.
     """
     now = time.time()
     unknown = []
@@ -80,7 +85,7 @@ def apply_events(database: Database, batch: str, events: Sequence[Event]) -> dic
         for event in events:
             if not changes.apply(event):
                 unknown.append(event)
-        changes.put()
+        changes.put(statuses or {})
         database.events.keep(batch, unknown, now)
         # One time from the future (a wrong clock) must not hide the events until then.
         latest = max((event.timestamp for event in events if event.timestamp <= now), default=0)
@@ -170,12 +175,15 @@ class _Changes:
             changed.setdefault(key[0], []).append(self._jobs[key])
         return changed
 
-    def put(self) -> None:
-        """Write them, inside the caller's transaction."""
+    def put(self, statuses: Mapping[str, DriverStatus]) -> None:
+        """Write them, with what the drivers of those that have ended recorded, inside the caller's transaction."""
         for (grid_job, state), ids in self._entered.items():
             logger.info("%s %s: %s", grid_job, state.word, " ".join(ids))
         for grid_job, jobs in self.by_grid_job().items():
             try:
+                for job in jobs:
+                    if job.state.is_final and (status := statuses.get(str(job.local_id))):
+                        apply_driver_status(job, status, self._now)
                 with self._database.part():
                     put_local_jobs(self._database, grid_job, jobs)
             except DatabaseError:

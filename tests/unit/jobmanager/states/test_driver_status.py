@@ -1,5 +1,6 @@
 """What drivers write down while local jobs run reaches the database; no program that spoils its file breaks that."""
 
+import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -8,9 +9,16 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from batch_adapters.states import State
+from batch_adapters.states import Event, State
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.states.driver_status import ProgressReader, read_driver_status, reconcile_with_drivers, status_file
+from jobmanager.states.driver_status import (
+    ProgressReader,
+    read_driver_status,
+    read_ended,
+    reconcile_with_drivers,
+    status_file,
+)
+from jobmanager.states.registration import apply_events
 from jobmanager.states.transitions import apply_driver_status
 from sandbox.status import DriverStatus, PhaseStatus
 from tests.unit.toy_system import GRID_JOB, NOW, ToySystem
@@ -113,6 +121,24 @@ def test_only_those_that_are_asked_for_and_have_an_id_are_reconciled(toy: ToySys
     jobs = toy.database.local_jobs.all_of(GRID_JOB)
     reconcile_with_drivers(toy.account, GRID_JOB, jobs[:2])
     assert [bool(phases(toy, index)) for index in (1, 2, 3)] == [True, False, False]
+
+
+def test_an_end_is_written_once_with_what_its_driver_recorded(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.add(["17_1", "17_2"], State.ACTIVE)
+    for local_id in ("17_1", "17_2"):
+        toy.drives(local_id, "start 1000", "exit 3", "end 2000")
+
+    def read(file: Path) -> DriverStatus:
+        if "17_2" in file.name:
+            raise OSError(errno.EIO, "its server is gone")
+        return read_driver_status(file)
+
+    monkeypatch.setattr("jobmanager.states.driver_status.read_driver_status", read)
+    events = [Event(NOW, "17_1", State.FAILED, 0), Event(NOW, "17_2", State.FAILED, 0), Event(NOW, "17_9", State.DONE)]
+    statuses = read_ended(toy.account, "toy", events)
+    apply_events(toy.database, "toy", events, statuses)
+    assert [*statuses] == ["17_1"], "nothing holds up the events"
+    assert [(toy.job(index).driver, toy.job(index).exit_code) for index in (1, 2)] == [("ended", 3), (None, 0)]
 
 
 @pytest.mark.parametrize(

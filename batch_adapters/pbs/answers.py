@@ -16,6 +16,11 @@ _STARTED = re.compile(r"Job (?:run|Array Began) at .*")
 _ENDED = frozenset("CFX")
 # In Torque, elements of an array have their own names.
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[\d+\]|-\d+)?", re.ASCII)
+# What the driver is given, whatever a person (qalter -N) or a hook has called the job since.
+_GIVEN = re.compile(
+    r".*/driver\.sh</jsdl-hpcpa:Argument><jsdl-hpcpa:Argument>([a-z][a-z0-9]{7}-[0-9a-z]+)</jsdl-hpcpa:Argument>",
+    re.ASCII | re.DOTALL,
+)
 _ELEMENT = re.compile(r"(\d+)\[\d+\](.*)")
 _BORROWED = " without a start"
 
@@ -66,7 +71,7 @@ def list_ended_states(letters: str) -> dict[str, State]:
 
 
 def read_json_jobs(printed: str) -> Iterator[Job]:
-    """The local jobs in the output of ``qstat -t -f -F json``, recognised by their names; empty output: none.
+    """The local jobs in the output of ``qstat -t -f -F json``; empty output: none.
 
     :raises Garbled, JSONDecodeError: it is another answer.
     """
@@ -95,12 +100,12 @@ def _forget_borrowed(local_id: str, attributes: Mapping[str, object]) -> Mapping
         or str(attributes.get("job_state")) not in _ENDED
     ):
         return attributes
-    own = {name: value for name, value in attributes.items() if name in ("Job_Name", "Job_Owner")}
+    own = {name: value for name, value in attributes.items() if name in ("Job_Name", "Job_Owner", "argument_list")}
     return {**own, "job_state": f"{attributes['job_state']}{_BORROWED}"}
 
 
 def read_xml_jobs(printed: str) -> Iterator[Job]:
-    """The local jobs in the output of Torque's ``qstat -t -f -x``, recognised by their names; empty output: none.
+    """The local jobs in the output of Torque's ``qstat -t -f -x``; empty output: none.
 
     :raises Garbled, ElementTree.ParseError: it is another answer.
     """
@@ -120,8 +125,7 @@ def read_xml_jobs(printed: str) -> Iterator[Job]:
 
 def _read_jobs(jobs: Mapping[str, Mapping[str, object]], causes: Mapping[int, Cause]) -> Iterator[Job]:
     for local_id, attributes in jobs.items():
-        name = _TOKEN.fullmatch(str(attributes.get("Job_Name")))
-        if name is None or "[]" in local_id:
+        if "[]" in local_id:
             continue
         exit_status = _read_exit_status(attributes)
         state = _read_state(attributes, exit_status)
@@ -133,11 +137,17 @@ def _read_jobs(jobs: Mapping[str, Mapping[str, object]], causes: Mapping[int, Ca
             native_state=state,
             exit_code=exit_status if exit_status is not None and exit_status >= 0 else None,
             reason="" if attributes.get("job_state") in _RUNNING else _read_reason(attributes) or _read_reason(array),
-            token=name[1],
+            token=_read_token(attributes),
             owner=str(attributes.get("Job_Owner", "")).partition("@")[0],
             cause=_read_cause(state, exit_status, causes),
             by=deleted_by[1] if deleted_by else "",
         )
+
+
+def _read_token(attributes: Mapping[str, object]) -> str:
+    name = str(attributes.get("Job_Name"))
+    found = _GIVEN.fullmatch(str(attributes.get("argument_list"))) or _TOKEN.fullmatch(name)
+    return found[1] if found else name
 
 
 def _read_exit_status(attributes: Mapping[str, object]) -> int | None:

@@ -138,11 +138,9 @@ class BatchSystem:
 
     def find_renamed(self, token: str) -> list[LocalStatus]:
         """The local jobs of a token that were given another name, by their owner or when they were submitted."""
-        if self.adapter.tokens is None:
-            return []
-        found = [status for status in self.query() if not TOKEN.fullmatch(status.token)]
-        asked = {status.local_id: token for status in found}
-        return [status for status in self.restore_tokens(found, asked) if status.token == token]
+        statuses = self.query()
+        asked = {status.local_id: token for status in statuses if not TOKEN.fullmatch(status.token)}
+        return [status for status in self.restore_tokens(statuses, asked) if status.token == token]
 
     def restore_tokens(self, statuses: Sequence[LocalStatus], tokens: Mapping[str, str]) -> list[LocalStatus]:
         """An answer in which jobs that were renamed have again the tokens they were submitted with.

@@ -11,6 +11,7 @@ import pytest
 
 from batch_adapters.adapter import Answer, BatchAdapter, Command, Garbled, Job, Submission
 from batch_adapters.diagnosis import Level, Printed
+from batch_adapters.naming import TOKEN
 from batch_adapters.pbs import PBS, TORQUE
 from batch_adapters.pbs.answers import read_json_jobs, read_xml_jobs
 from batch_adapters.running.batch_system import BatchSystem
@@ -18,7 +19,7 @@ from batch_adapters.running.commands import judge_answer, render_argv
 from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
-from tests.unit.batch_adapters.recordings import RECORDED, by_scene, judge, read_recordings
+from tests.unit.batch_adapters.recordings import RECORDED, Recording, by_scene, judge, read_recordings
 
 OVERRIDE = Path(__file__).parents[2] / "integration" / "systems" / "pbs.toml"
 
@@ -94,6 +95,11 @@ def test_a_dead_or_unreachable_server_gives_no_answer() -> None:
     assert judged == 12
 
 
+@pytest.mark.parametrize("entry", read_recordings("pbs", "pbs-refusals.txt"), ids=lambda entry: entry.scene)
+def test_a_hook_may_let_it_pass_later_and_a_refusal_is_for_good(entry: Recording) -> None:
+    assert entry.judge(PBS.submit) is (Answer.LATER if entry.scene.startswith("a hook") else Answer.PERMANENT)
+
+
 # --- jobs
 
 
@@ -151,6 +157,7 @@ def test_an_element_that_never_started_does_not_end_as_its_array_did() -> None:
     assert (jobs["41[36].pbs1"].native_state, jobs["41[36].pbs1"].exit_code) == ("F without a start", None)
     assert PBS.states["F without a start"] is PBS.states["X without a start"] is State.FAILED
     assert native_states(list(jobs.values())) == {
+        "0.pbs1": ("F", 0),
         "1022.pbs1": ("R", None),
         "13[1].pbs1": ("F deleted", 143),
         "16[1].pbs1": ("F failed", None),
@@ -183,11 +190,19 @@ def test_nothing_that_an_element_has_of_its_array_is_its_own_end(letter: str, su
     assert (second.native_state, second.exit_code) == (f"{letter} without a start", None)
 
 
-def test_jobs_of_other_names_are_not_ours() -> None:
+def test_jobs_of_other_names_keep_them() -> None:
     printed = printed_by("qstat -f -F json ", "pbs-qstat-json.txt")
     assert [job.local_id for job in read_named(printed)] == ["3001.vm", "3002.vm", "3003.vm"]
-    assert list(read_json_jobs(printed)) == []
+    assert not any(TOKEN.fullmatch(job.token) for job in read_json_jobs(printed))
     assert read_named(printed)[0].reason == "held (u)"
+
+
+def test_what_was_renamed_has_the_name_that_it_was_submitted_with() -> None:
+    printed = (RECORDED / "pbs" / "pbs-qstat-renamed.json").read_text()
+    assert printed.count('"Job_Name":"site_mofp426z-"') == 4
+    assert {(job.local_id, job.token) for job in read_json_jobs(printed)} == {
+        (f"31[{n}].pbsx", "mofp426z-1") for n in (1, 2, 3)
+    }
 
 
 def test_broken_bytes_in_a_users_environment_do_not_break_the_answer() -> None:
@@ -341,6 +356,7 @@ def test_torques_xml() -> None:
         "13[4].head": ("H", None),
         "14.head": ("C failed", None),
         "15.head": ("C failed", None),
+        "16.head": ("R", None),
         "17.head": ("C", 271),
     }
     assert [job.token for job in jobs][:5] == ["k3f9zq2m-1", *["k3f9zq2m-2"] * 4]

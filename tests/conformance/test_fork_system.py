@@ -180,8 +180,9 @@ def system(tmp_path: Path) -> Iterator[System]:
     if system.spool.is_dir():
         system.change("DELETE FROM job")
     system.kill(QUEUE, KEEPER)
+    among = system.start.pids_since()
     for name in os.listdir("/proc"):  # noqa: PTH208 - as in processes_of
-        if name.isdigit() and _is_below(f"/proc/{name}/cwd", tmp_path):
+        if name.isdigit() and int(name) in among and _is_below(f"/proc/{name}/cwd", tmp_path):
             _kill(int(name))
 
 

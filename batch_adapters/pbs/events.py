@@ -134,7 +134,7 @@ class ServerLog(Parser):
             is_known = self._stages.get(parent) is _DELETED
             self._stages[parent] = _DELETED
             return () if is_known else (head, parent, _FAILED)
-        return self._read_change(head, local_id, text)
+        return self._read_change(head, local_id.partition(b"@")[0], text)
 
     def _note_array(self, ends: "ArrayEnds", parent: bytes, local_id: bytes, text: bytes) -> None:
         if text == b"Job Run":

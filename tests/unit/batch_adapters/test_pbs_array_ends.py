@@ -157,3 +157,8 @@ def test_only_the_one_generator_for_all_asks(server: Server, tmp_path: Path, may
         if ends is not None and ends._question is not None:
             wait_until(ends._question.is_over)
     assert (ENDED.encode() in found) is may_ask
+
+
+def test_an_array_whose_dependency_is_rejected_fails_under_its_own_id() -> None:
+    rejected = line("24[].pbsx@pbsx", "Dependency request for job rejected by 99999.pbsx")
+    assert PBS.new_parser().read_events(rejected.encode()).endswith(b";24[].pbsx;4;0\n")

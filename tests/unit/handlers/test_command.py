@@ -144,12 +144,15 @@ def test_a_fault_is_named_with_its_file(folder: Path, words: dict[str, Any], fau
     assert list(command(folder, **words).checkErrors()) == [fault.format(folder=folder)]
 
 
-def test_of_a_program_of_the_site_its_whole_path_is_told(folder: Path) -> None:
+def test_of_a_program_of_the_site_its_whole_path_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = f"executable: a program of the site is named by its whole path, as in (executable = {shutil.which('sh')})"
     assert list(command(folder, executable=["sh"]).checkErrors()) == [
         f"executable 'sh' was not found in {folder}",
         fault,
     ]
+    monkeypatch.chdir(folder.parent)
+    (other,) = command(folder, executable=["request/run.sh"]).checkErrors()
+    assert "was not found" in other, "where the person who submits stands is nothing to the request"
 
 
 def test_all_faults_are_named_at_once(folder: Path) -> None:

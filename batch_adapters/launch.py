@@ -57,11 +57,8 @@ class Installation:
 
 
 def command_line(name: str, *arguments: str) -> list[str]:
-    """What starts one of our programs (``-P``: this folder does not become part of the module path).
-
-    Files and names are UTF-8 to all of them, whatever the locale (``-X utf8``).
-    """
-    return [sys.executable, "-P", "-X", "utf8", os.fspath(LAUNCH), name, *arguments]
+    """What starts one of our programs (``-P``: this folder does not become part of the module path)."""
+    return [sys.executable, "-P", os.fspath(LAUNCH), name, *arguments]
 
 
 def _find_words_before() -> list[str]:
@@ -76,7 +73,8 @@ def run() -> int:
     if name == "samgrid" and (arguments or _find_words_before())[:1] == ["gram"]:
         name, arguments = "samgrid gram", arguments[1:]
     if sys.getfilesystemencoding() != "utf-8":
-        os.execv(sys.executable, command_line(name, *arguments))
+        # Files and names are UTF-8 to all our programs, whatever the locale.
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *command_line(name, *arguments)[1:]])
     try:
         # Nothing that is loaded becomes garbage; collecting would cost a tenth of the time.
         gc.disable()

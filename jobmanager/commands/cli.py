@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     # As in `batch_adapters.launch`: a command loads more than the command line.
     gc.set_threshold(50_000)
     encoding = None
-    # `launch.command_line` says UTF-8; terminals have the locale's, or what the person says.
+    # `launch.run` says UTF-8; terminals have the locale's, or what the person says.
     if "utf8" in sys._xoptions and "PYTHONIOENCODING" not in os.environ:
         from locale import getencoding
 

@@ -310,6 +310,8 @@ class BatchAdapter:
     """Prints the tokens that arrays ``ids`` were submitted with, whatever their names are now; None: nobody knows."""
     read_tokens: Callable[[str], Mapping[str, str]] = lambda printed: {}
     """Reads that output: id of the array to token."""
+    keeps_tokens: bool = False
+    """True: its queue shows what jobs were submitted as, whatever their names are now."""
     event_module: str = ""
     """The event generator's module that reads its log; empty: the queue is polled."""
     event_log: str = ""

@@ -49,6 +49,7 @@ _REFUSED = Meaning(
 )
 # PBSE_HOOKERROR (15136, pbs_error.h): a queuejob hook said no, in words of its own, or failed. Nothing was queued.
 _HOOK = Meaning(32, r"\Aqsub: ", Answer.LATER)
+_SENT = (OK, _NOT_SENT, _DOWN, _LATER, _REFUSED)
 _DENIED = Meaning(None, r"(?m)^q(?:del|stat): Unauthorized Request", Answer.PERMANENT)
 # Exit code 153; the second: 35, if the server keeps a history; the others: the job is just ending.
 _GONE = Meaning(
@@ -136,7 +137,7 @@ PBS = BatchAdapter(
             *option("-J", "1-{{ count }}", "count > 1"),
             *("{{ options* }}", "--", "/bin/sh", "{{ driver }}", "{{ token }}"),
         ),
-        outcomes=(OK, _NOT_SENT, _DOWN, _LATER, _REFUSED, _HOOK),
+        outcomes=(*_SENT, _HOOK),
     ),
     naming=Naming(
         submitted=r"(?P<id>\d+)(?:\[\])?\.(?P<server>[\w.-]+)",
@@ -149,6 +150,7 @@ PBS = BatchAdapter(
     find=_ask_about("-N", "{{ token }}"),
     status=_qstat("-t", "-f", "-F", "json", "{{ id }}"),
     read_jobs=read_json_jobs,
+    keeps_tokens=True,
     history=_ask_about("-N", "{{ token }}", history=("-x",)),
     read_history=read_json_jobs,
     # One id at a time: a known and an unknown id in one call have crashed a server (OpenPBS 23.06).
@@ -240,11 +242,13 @@ TORQUE = replace(
             "{{ options* }}",
         ),
         stdin="exec /bin/sh {{ driver | sh }} {{ token }}\n",
+        outcomes=_SENT,
     ),
     queue=_TORQUE_QUEUE,
     find=_TORQUE_QUEUE,
     status=_qstat("-t", "-f", "-x", "{{ id }}", outcomes=_XML_QUERIES),
     read_jobs=read_xml_jobs,
+    keeps_tokens=False,
     # Ended jobs stay in the queue, in state C, for keep_completed seconds; there is no other history.
     history=None,
     states={**{letter: state for letter, state in PBS.states.items() if letter in "EHQRSTW"}, **list_ended_states("C")},

@@ -97,7 +97,9 @@ def test_a_dead_or_unreachable_server_gives_no_answer() -> None:
 
 @pytest.mark.parametrize("entry", read_recordings("pbs", "pbs-refusals.txt"), ids=lambda entry: entry.scene)
 def test_a_hook_may_let_it_pass_later_and_a_refusal_is_for_good(entry: Recording) -> None:
-    assert entry.judge(PBS.submit) is (Answer.LATER if entry.scene.startswith("a hook") else Answer.PERMANENT)
+    is_hook = entry.scene.startswith("a hook")
+    assert entry.judge(PBS.submit) is (Answer.LATER if is_hook else Answer.PERMANENT)
+    assert entry.judge(TORQUE.submit) is (Answer.UNKNOWN if is_hook else Answer.PERMANENT), "it has no such hooks"
 
 
 # --- jobs

@@ -91,11 +91,13 @@ def _query(*restrictions: str) -> Command:
 
 
 # Another job of the account's may have an id of ours, after the queue was lost. Without "=?= true" the schedd would
-# compare all ids with each job that has no Arguments.
+# compare all ids with each job that has no Arguments. A cluster's own ad, which has no ProcId, stands for the jobs that
+# are not materialized yet: if it does not match, they are, and run.
 _OURS = """\
-regexp("driver[.]sh", Arguments) =?= true && ({% for id in ids %}{{ " || " if not loop.first }}ClusterId == \
-{% if "-" in id %}{{ id | replace(".", " && ProcId >= ") | replace("-", " && ProcId <= ") }}\
-{% else %}{{ id | replace(".", " && ProcId == ") }}{% endif %}{% endfor %})"""
+regexp("driver[.]sh", Arguments) =?= true && ({% for id in ids %}{{ " || " if not loop.first }}\
+{% set cluster, _, procs = id.partition(".") %}{% set first, _, last = procs.partition("-") %}\
+ClusterId == {{ cluster }}{% if procs %} && (ProcId ?: JobMaterializeNextProcId) >= {{ first }} \
+&& (ProcId ?: TotalSubmitProcs - 1) <= {{ last or first }}{% endif %}{% endfor %})"""
 
 
 def _ask_schedd(name: str) -> Command:

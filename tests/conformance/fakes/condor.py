@@ -135,10 +135,11 @@ def _read_removal(arguments: Sequence[str]) -> Cancel:
     terms = re.fullmatch(r'regexp\("driver\[\.\]sh", Arguments\) =\?= true && \((.+)\)', constraint)
     want(option == "-constraint" and terms is not None, f"arguments {arguments}")
     assert terms is not None
-    form = re.compile(r"ClusterId == (\d+)(?: && ProcId (?:== (\d+)|>= (\d+) && ProcId <= (\d+)))?")
+    procs = r"\(ProcId \?: JobMaterializeNextProcId\) >= (\d+) && \(ProcId \?: TotalSubmitProcs - 1\) <= (\d+)"
+    form = re.compile(rf"ClusterId == (\d+)(?: && {procs})?")
     known = [form.fullmatch(term) for term in terms[1].split(" || ")]
     want(None not in known, f"constraint {constraint}")
-    wanted = [(int(m[1]), int(m[2] or m[3] or 0), int(m[2] or m[4] or 10**9)) for m in known if m]
+    wanted = [(int(m[1]), int(m[2] or 0), int(m[3] or 10**9)) for m in known if m]
 
     def is_named(job: Job) -> bool:
         return job.is_live and any(job.number == n and first <= (job.element or 0) <= last for n, first, last in wanted)

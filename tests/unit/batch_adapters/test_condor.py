@@ -221,7 +221,8 @@ def test_questions_and_cancellations_are_rendered() -> None:
     by_id = 'ClusterId == 7 && regexp("driver[.]sh", Arguments)'
     assert render_argv(CONDOR.status, {"id": "7.3"})[:3] == ["condor_q", "-constraint", by_id]
     ids = CONDOR.naming.fold(["7.3", "8", "9.0", "9.1"])
-    wanted = "ClusterId == 8 || ClusterId == 7 && ProcId == 3 || ClusterId == 9 && ProcId >= 0 && ProcId <= 1"
+    form = "ClusterId == {} && (ProcId ?: JobMaterializeNextProcId) >= {} && (ProcId ?: TotalSubmitProcs - 1) <= {}"
+    wanted = f"ClusterId == 8 || {form.format(7, 3, 3)} || {form.format(9, 0, 1)}"
     ours = f'regexp("driver[.]sh", Arguments) =?= true && ({wanted})'
     assert render_argv(CONDOR.cancel, {"ids": ids}) == ["condor_rm", "-constraint", ours]
     assert CONDOR.history is not None

@@ -109,21 +109,21 @@ def _read_text(value: bytes) -> str:
 
 
 _FIELDS: dict[bytes, tuple[str, re.Pattern[bytes], Callable[[bytes], Any]]] = {
-    b"start": ("start", re.compile(rb"\d{1,12}"), int),
+    b"start": ("start", re.compile(rb"\d{1,11}"), int),
     b"host": ("host", re.compile(rb"[!-~]{1,255}"), _read_text),
     b"scratch": ("scratch", re.compile(rb"/[ -~]{1,400}"), _read_text),
     b"pid": ("pid", re.compile(rb"\d{1,9}"), int),
-    b"again": ("again", re.compile(rb"\d{1,12}"), int),
+    b"again": ("again", re.compile(rb"\d{1,11}"), int),
     b"index": ("index", re.compile(rb"\d{1,9}"), int),
     b"token": ("token", re.compile(rb"[a-z][a-z0-9-]{0,63}"), _read_text),
     b"cpu": ("cpu_seconds", re.compile(rb"\d{1,12}(\.\d{1,6})?"), float),
     b"signal": ("signal", re.compile(rb"[A-Z0-9+-]{1,12}"), _read_text),
     b"exit": ("exit_code", re.compile(rb"\d{1,3}"), int),
-    b"end": ("end", re.compile(rb"\d{1,12}"), int),
+    b"end": ("end", re.compile(rb"\d{1,11}"), int),
     b"problem": ("problem", re.compile(rb".+"), _read_text),
 }
-_START = re.compile(rb"start \d{1,12}")
-_CAUGHT = re.compile(rb"([A-Z0-9]{1,10}) (\d{1,12})(?: (\d{1,9}))?")
+_START = re.compile(rb"start \d{1,11}")
+_CAUGHT = re.compile(rb"([A-Z0-9]{1,10}) (\d{1,11})(?: (\d{1,9}))?")
 _PHASE = re.compile(rb"([A-Za-z0-9_.-]{1,40}) (\d{1,15}) (\d{1,15})(?: ([A-Za-z0-9_.-]{1,20}))?")
 _OUTPUT = re.compile(rb"([A-Za-z0-9_.-]{1,40}) ([A-Za-z0-9_.+=,@%/-]{1,200})")
 

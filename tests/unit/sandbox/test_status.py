@@ -84,8 +84,8 @@ def test_the_status_file_is_read(data: bytes, status: DriverStatus) -> None:
 
 
 LONGEST = {
-    "start": "9" * 12, "host": "h" * 255, "index": "9" * 9, "token": "t" + "0" * 63, "cpu": "9" * 12 + "." + "9" * 6,
-    "signal": "RTMAX-1+1234", "exit": "999", "end": "9" * 12,
+    "start": "9" * 11, "host": "h" * 255, "index": "9" * 9, "token": "t" + "0" * 63, "cpu": "9" * 12 + "." + "9" * 6,
+    "signal": "RTMAX-1+1234", "exit": "999", "end": "9" * 11,
 }  # fmt: skip
 
 

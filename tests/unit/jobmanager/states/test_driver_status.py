@@ -123,6 +123,14 @@ def test_only_those_that_are_asked_for_and_have_an_id_are_reconciled(toy: ToySys
     assert [bool(phases(toy, index)) for index in (1, 2, 3)] == [True, False, False]
 
 
+@pytest.mark.parametrize(("year", "driver"), [("9" * 11, "ended"), ("9" * 12, None)], ids=["5138", "33658"])
+def test_no_time_that_a_program_made_up_is_too_late_for_a_document(toy: ToySystem, year: str, driver: str) -> None:
+    toy.add(["17_1"], State.ACTIVE)
+    toy.drives("17_1", f"start {year}", f"caught TERM {year}", "exit 3", f"end {year}")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    assert toy.job().driver == driver
+
+
 def test_an_end_is_written_once_with_what_its_driver_recorded(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.add(["17_1", "17_2"], State.ACTIVE)
     for local_id in ("17_1", "17_2"):

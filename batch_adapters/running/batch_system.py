@@ -103,27 +103,32 @@ class BatchSystem:
 
     def query(self) -> list[LocalStatus]:
         """All local jobs of this account, by one command, and one more for each of a few blocked arrays."""
-        return list(self._add_reasons(self._jobs(self.adapter.queue, self.adapter.read_jobs, {})))
+        statuses = self._jobs(self.adapter.queue, self.adapter.read_jobs, {})
+        return statuses if self.adapter.why is None else list(self._add_reasons(self.adapter.why, statuses))
 
-    def _add_reasons(self, statuses: Iterable[LocalStatus]) -> Iterator[LocalStatus]:
-        """Add what blocks local jobs, if that needs a command of its own."""
-        known: dict[str, Mapping[str, str]] = {}
+    def _add_reasons(self, why: Command, statuses: Sequence[LocalStatus]) -> Iterator[LocalStatus]:
+        """Add what blocks local jobs: in a few arrays, first those in error, then those of ours that wait.
+
+        They are the same each time, or a local job would be blocked in one answer and not in the next.
+        """
+        array_of = self.adapter.naming.array_of
+        silent = [status for status in statuses if _needs_reason(status)]
+        ranks = sorted({(not s.helps, not TOKEN.fullmatch(s.token), array_of(s.local_id)) for s in silent})
+        arrays = islice(dict.fromkeys(array for *_, array in ranks), _MOST_REASONS)
+        known = {array: self._ask_why(why, array) for array in arrays}
         for status in statuses:
-            array = self.adapter.naming.array_of(status.local_id)
-            waits = status.state is State.PENDING
-            if (waits or status.helps) and not status.reason and (array in known or len(known) < _MOST_REASONS):
-                known[array] = known[array] if array in known else self._ask_why(array)
-                reason = known[array].get(status.local_id, known[array].get(array, "") if waits else "")
+            array = array_of(status.local_id)
+            if array in known and _needs_reason(status):
+                of_array = known[array].get(array, "") if status.state is State.PENDING else ""
+                reason = known[array].get(status.local_id, of_array)
                 helps = _render_help(self.adapter, Job(status.local_id, status.native_state, reason=reason))
                 yield replace(status, reason=reason, helps=helps)
             else:
                 yield status
 
-    def _ask_why(self, array: str) -> Mapping[str, str]:
-        if self.adapter.why is None:
-            return {}
+    def _ask_why(self, why: Command, array: str) -> Mapping[str, str]:
         try:
-            return read_reasons(self.adapter, self._ask(self.adapter.why, {"array": array}))
+            return read_reasons(self.adapter, self._ask(why, {"array": array}))
         except BatchError as error:  # without a reason, it still shows as blocked
             logger.info("%s: what blocks %s: %s", self.adapter.name, array, error)
             return {}
@@ -293,6 +298,10 @@ class BatchSystem:
             raise
         self.limiter.note_answer()
         return printed
+
+
+def _needs_reason(status: LocalStatus) -> bool:
+    return not status.reason and (status.helps != "" or status.state is State.PENDING)
 
 
 def _mentions(printed: str, wanted: str) -> bool:

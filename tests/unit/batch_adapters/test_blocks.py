@@ -205,15 +205,17 @@ def test_a_reason_is_no_longer_than_anybody_reads(tmp_path: Path) -> None:
     assert len(look(tmp_path, adapter, Job("16.2", "Eqw"), ERRORS).reason) == 600
 
 
-def test_of_many_arrays_in_error_only_some_are_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_arrays_only_some_are_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def ask(system: BatchSystem, array: str) -> dict[str, str]:
+    def ask(system: BatchSystem, why: Command, array: str) -> dict[str, str]:
         asked.append(array)
         return {}
 
     monkeypatch.setattr(BatchSystem, "_ask_why", ask)
-    jobs = [Job(f"{number}.{task}", "Eqw") for number in range(1, 100) for task in (1, 2)]
+    waiting = [Job(f"{number}.{task}", "qw", token="theirs") for number in (19, 12, 11) for task in (1, 2)]
+    jobs = [Job("10.1", "r"), *waiting, Job("17.1", "qw", token="h5z2k8qa-1"), Job("15.1", "Eqw"), Job("14.1", "Eqw")]
     fields = dict(vars(find_builtin("sge")), queue=Command(("true",)), read_jobs=lambda printed: jobs)
     found = BatchSystem(BatchAdapter(**fields), {}, RateLimiter(tmp_path / "limiter", 0)).query()
-    assert (len(found), asked) == (198, ["1", "2", "3", "4", "5"])
+    assert [status.local_id for status in found] == [job.local_id for job in jobs]
+    assert asked == ["14", "15", "17", "11", "12"], "in error, ours, others'"

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -79,8 +78,11 @@ def _sandbox_name(file: RequestFile) -> PurePosixPath:
 
 
 def _check_program(program: RequestFile) -> list[str]:
-    if not os.path.lexists(program.path) and "/" not in program.name and (found := shutil.which(program.name)):
-        return [f"executable: a program of the site is named by its whole path, as in (executable = {found})"]
+    if not os.path.lexists(program.path) and "/" not in program.name:
+        from shutil import which  # imported late: GRAM waits for this module at its first submit
+
+        if found := which(program.name):
+            return [f"executable: a program of the site is named by its whole path, as in (executable = {found})"]
     if os.path.isfile(program.path) and not os.access(program.path, os.X_OK):  # noqa: PTH113 never raises
         return [f"executable {program.name!r} is not executable: set its x permission (chmod +x)"]
     return []

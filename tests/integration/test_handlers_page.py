@@ -64,7 +64,8 @@ def test_the_handler_works_from_its_file(samgrid: Samgrid, page: Page) -> None:
 
 
 def test_the_handler_passes_the_tests_of_the_page(page: Page) -> None:
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", page.folder, page.folder]
+    folder = str(page.folder)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, folder]
     done = subprocess.run(words, cwd=page.folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

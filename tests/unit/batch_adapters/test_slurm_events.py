@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.generator.module import LogNotKnown, Parser
-from batch_adapters.slurm import events
-from batch_adapters.slurm.events import SLURM, find_log, read_deletions
+from batch_adapters.slurm import controller_log
+from batch_adapters.slurm.controller_log import read_deletions
+from batch_adapters.slurm.events import SLURM, find_log
 from batch_adapters.states import Cause, Event, State, read_event
 from tests.unit.batch_adapters.log_reading import collect_changes, read_lines, use_utc
 
@@ -467,10 +468,10 @@ def test_who_was_refused_has_deleted_nothing(name: str) -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_MOST_JOBS", 3)
-    monkeypatch.setattr(events, "_MOST_OTHERS", 3)
-    monkeypatch.setattr(events, "_MOST_REQUESTS", 3)
-    parser = events.ControllerLog()
+    monkeypatch.setattr(controller_log, "_MOST_JOBS", 3)
+    monkeypatch.setattr(controller_log, "_MOST_OTHERS", 3)
+    monkeypatch.setattr(controller_log, "_MOST_REQUESTS", 3)
+    parser = controller_log.ControllerLog()
     for job in range(10):
         parser.read_events(ARRAY.replace(b"=10 ", b"=1%d " % job))
         parser.read_events(LAST_TASK.replace(b"10_4(10)", b"9_%d(9%d)" % (job, job)))
@@ -479,7 +480,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         parser.read_events(TASK_1_ENDED.replace(b"10_1(11)", b"8_%d(8%d)" % (job, job)))
         parser.read_events(ENDED.splitlines(True)[0].replace(b"=7 ", b"=7%d " % job))
     sizes = {name: len(value) for name, value in vars(parser).items() if isinstance(value, dict) and "time" not in name}
-    assert sizes.pop("_actions") == len(events._LINES)
+    assert sizes.pop("_actions") == len(controller_log._LINES)
     assert set(sizes.values()) <= {0, 1, 2, 3}
     assert read_changes(kill("10") + kill("19"), parser) == {"19": "4/0"}
 

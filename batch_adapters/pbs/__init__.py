@@ -62,10 +62,9 @@ _GONE = Meaning(
 _COMPLAINT = Meaning(0, r"(?m)^q\w+: ", Answer.UNKNOWN)
 # A server without jobs answers with JSON without "Jobs".
 _JSON = Meaning(0, r"\A\{", Answer.OK)
-# Some of several jobs have gone meanwhile.
-_PARTLY = Meaning(
-    None, r'(?ms)\A\{.*^\s*"Jobs":.*^\}\n(?:qstat: [^\n]*(?:Unknown Job Id|Job has finished)[^\n]*\n)+\Z', Answer.OK
-)
+# Some of several jobs have gone meanwhile. The variables of a job may have any lines: nothing is matched in two ways.
+_SOME_GONE = r"(?:qstat: (?>[^\n]*?(?:Unknown Job Id|Job has finished)[^\n]*\n))++\Z"
+_PARTLY = Meaning(None, rf'(?ms)\A\{{(?>.*^[ \t]*"Jobs":).*^\}}\n{_SOME_GONE}', Answer.OK)
 _NO_HISTORY = Meaning(0, r"(?m)^q(?:stat|select): PBS is not configured to maintain job history", Answer.ABSENT)
 _QUERIES = (_NO_HISTORY, _COMPLAINT, _JSON, _PARTLY, _GONE, _DENIED, _DOWN)
 
@@ -209,7 +208,7 @@ _XML_QUERIES = (
     _COMPLAINT,
     Meaning(0, r"\A<", Answer.OK),
     # Some of several jobs have gone meanwhile.
-    Meaning(None, r"(?s)\A<.*</Data>\s*(?:qstat: [^\n]*Unknown Job Id[^\n]*\n)+\Z", Answer.OK),
+    Meaning(None, rf"(?s)\A<.*</Data>\s*{_SOME_GONE}", Answer.OK),
     _GONE,
     _DENIED,
     _DOWN,

@@ -323,6 +323,14 @@ def test_what_an_answer_about_several_ids_means(exit_code: int, printed: str, an
     assert judge(PBS.queue, exit_code, printed) is answer
 
 
+@pytest.mark.parametrize(("adapter", "printed"), [(PBS, SOME), (TORQUE, "<Data></Data>\n")], ids=["pbs", "torque"])
+def test_complaints_are_matched_in_one_way_only(adapter: BatchAdapter, printed: str) -> None:
+    # In two ways each, they would take 2**200 steps.
+    twice = "qstat: Unknown Job Id Unknown Job Id\n" * 200
+    assert judge(adapter.queue, 153, printed + twice) is Answer.OK
+    assert judge(adapter.queue, 153, f"{printed}{twice}and nothing more\n") is Answer.ABSENT
+
+
 def test_json_may_end_without_a_line_break_before_a_complaint() -> None:
     # As one build of OpenPBS 23.06.06 prints it.
     finished = "qstat: 10[2].pbsx Job has finished, use -x or -H to obtain historical job information\n"

@@ -297,13 +297,15 @@ def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes | Cause]]:
     refused = {(found[1], user) for user, found in refusals if found and found[2] == b"Access/permission denied"}
     # The block before this one may end with a request that is refused here.
     yield from ((one, b"") for name, _ in refused - requested for one in _read_jobs(name))
-    # What is told before the end's own line.
-    causes = {job: Cause.MEMORY_LIMIT for head, job, _, rest in lines if head == _COMPLETED and rest == b" OOM failure"}
-    causes |= {job: Cause.NODE_LOST for head, job, _, rest in lines if head == _MISSING}
+    told: dict[bytes, Cause] = {}  # before the end's own line; a job that is queued again may end for another reason
     for head, job, raw, rest in lines:
-        if head in _OTHER_ENDS and rest.startswith(_OTHER_ENDS[head]):
-            again = rest.startswith(b" has been requeued")
-            yield job, b"" if again else causes.get(job, b"") if head == _COMPLETED else _LIMITS.get(head, b"")
+        if head == _MISSING:
+            told[job] = Cause.NODE_LOST
+        elif head == _COMPLETED and rest == b" OOM failure":
+            told[job] = Cause.MEMORY_LIMIT
+        elif head in _OTHER_ENDS and rest.startswith(_OTHER_ENDS[head]):
+            before, again = told.pop(job, b""), rest.startswith(b" has been requeued")
+            yield job, b"" if again else before if head == _COMPLETED else _LIMITS.get(head, b"")
         elif head == _CANCELLED and rest.startswith(b" uid "):
             name, user = _read_request(job, raw, rest)
             if (name, user) not in refused:

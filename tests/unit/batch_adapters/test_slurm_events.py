@@ -418,10 +418,18 @@ def test_who_only_sent_a_signal_has_deleted_nothing(after: bytes) -> None:
         (b"Reservation ended for JobId=7\n", Cause.TIME_LIMIT),
         (b"Killing JobId=7 on failed node n1\n", Cause.NODE_LOST),
         (b"_job_complete: JobId=7 OOM failure\n" + START + b"_job_complete: JobId=7 done\n", Cause.MEMORY_LIMIT),
+        (
+            b"Batch JobId=7 missing from batch node n1 (not found BatchStartTime after startup), Requeuing job\n"
+            + START
+            + b"_job_complete: requeue JobId=7 due to node failure\n"
+            + START
+            + b"_job_complete: JobId=7 done\n",
+            b"",
+        ),
     ],
-    ids=["time limit", "deadline", "reservation", "lost node", "out of memory"],
+    ids=["time limit", "deadline", "reservation", "lost node", "out of memory", "by itself, after a lost run"],
 )
-def test_the_log_says_what_else_ended_a_job(end: bytes, cause: Cause) -> None:
+def test_the_log_says_what_else_ended_a_job(end: bytes, cause: Cause | bytes) -> None:
     assert dict(read_deletions(KILLED_BY_OWNER + START + end)) == {b"7": cause}
 
 

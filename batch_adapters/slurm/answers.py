@@ -98,7 +98,9 @@ def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     yield from _diagnose_history(settings)
     yield from _diagnose_requeueing(settings)
     nodes = ask(["sinfo", "--noheader", "--format=%P|%a|%t|%d"])
-    yield from _diagnose_nodes([*_NODES.finditer(nodes.stdout)] if nodes.exit_code == 0 else [])
+    if nodes.exit_code == 0 and (found := [*_NODES.finditer(nodes.stdout)]):
+        yield from _diagnose_nodes(found)
+        yield _judge_disks(found)
 
 
 def read_settings(printed: str) -> dict[str, str]:
@@ -171,9 +173,7 @@ _USELESS = re.compile(r"(?:down|drain|drng|fail|maint|inval|unk|n/a).*|.*\*")
 
 
 def _diagnose_nodes(nodes: Sequence[re.Match[str]]) -> Iterator[Finding]:
-    """Check that local jobs can be started at all, and that requests can have ``max_disk``."""
-    if not nodes:
-        return
+    """Check that local jobs can be started at all."""
     closed = dict.fromkeys(f"{one['partition']} is {one['open']}" for one in nodes if one["open"] != "up")
     remedy = "scontrol update PartitionName=NAME State=UP, by an administrator"
     if all(one["open"] != "up" for one in nodes):
@@ -186,7 +186,11 @@ def _diagnose_nodes(nodes: Sequence[re.Match[str]]) -> Iterator[Finding]:
     elif any(one["default"] and one["open"] != "up" for one in nodes):
         text = f"local jobs without a queue are not started, as the default partition is closed: {', '.join(closed)}"
         yield Finding(Level.WARNING, text, remedy)
+
+
+def _judge_disks(nodes: Sequence[re.Match[str]]) -> Finding:
+    """Whether requests can have ``max_disk``."""
     largest = max(read_number(one["disk"]) for one in nodes)
     text = f"local jobs may have max_disk up to {largest} MB: TmpDisk of the largest nodes"
     bad = "requests with max_disk are refused: no node has a temporary disk, TmpDisk is 0"
-    yield judge(largest > 0, text, f"TmpDisk=MEGABYTES behind the NodeName of each node {_APPLY}", bad)
+    return judge(largest > 0, text, f"TmpDisk=MEGABYTES behind the NodeName of each node {_APPLY}", bad)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from sandbox.files import SandboxRefused, replace_file, sync_folder
 
@@ -95,10 +95,15 @@ def render_driver(plan: DriverPlan) -> str:
 
 @functools.cache
 def load_template() -> Template:
-    """The driver's template; to compile it takes longer than everything else in packing a small sandbox."""
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    """The driver's template; to compile its parts takes longer than everything else in packing a small sandbox."""
+    loader = FileSystemLoader(Path(__file__).with_name("script"))
+    environment = Environment(
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True, auto_reload=False
+    )
     environment.filters["sh"] = quote_word
-    return environment.from_string(Path(__file__).with_name("driver.sh.j2").read_text(encoding="utf-8"))
+    for part in environment.list_templates():
+        environment.get_template(part)
+    return environment.get_template("driver.sh.j2")
 
 
 LINES_PER_FILE = 10

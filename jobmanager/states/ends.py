@@ -30,7 +30,7 @@ def ended_well(job: LocalJob) -> bool:
 
 
 def may_run_again(job: LocalJob) -> bool:
-    """True if its driver would run the program again, were it started again: see `end_as_before` in driver.sh.j2."""
+    """True if its driver would run the program again, were it started again: see `end_as_before` in processes.sh.j2."""
     return job.caught is not None or job.signal in ("TERM", "INT", "HUP", "XCPU", "KILL")
 
 

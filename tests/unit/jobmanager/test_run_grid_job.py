@@ -183,8 +183,8 @@ def test_variables_that_programs_will_not_find_as_they_were_given_are_told(
 
 
 def test_the_variables_that_are_the_job_managers_are_those_that_the_driver_sets() -> None:
-    driver = (Path(sandbox.__file__).parent / "driver.sh.j2").read_text()
-    start = driver[driver.index("\n    vary\n") :]
+    program = (Path(sandbox.__file__).parent / "script/program.sh.j2").read_text()
+    start = program[program.index("\n    vary\n") :]
     assert set(re.findall(r"(?<=[ ])(SAMGRID_\w+)=", start[: start.index("umask")])) == DRIVER_VARIABLES
 
 

@@ -1,5 +1,6 @@
 """Limits calls of handlers, an experiment's code: time, memory, and how often they may hang or kill their process."""
 
+import errno
 import faulthandler
 import os
 import re
@@ -99,13 +100,14 @@ def _ending_children() -> Iterator[None]:
 
 
 @contextmanager
-def _ending_useless() -> Iterator[None]:
+def _ending_useless(record: int) -> Iterator[None]:
     """Put back what the block has lowered of the process's limits; end a process in which nothing works any more.
 
-    So it is when the block has killed the parent, the workers' server, which takes a moment to die and to end us.
+    So it is when the block has killed the parent, the workers' server, which takes a moment to die and to end us; and
+    when it has closed the descriptor ``record``: the job database's may be a file of the block's own by now.
     """
     before = [(limit, resource.getrlimit(limit)) for limit in _LIMITS]
-    parent = os.getppid()
+    parent, kept = os.getppid(), os.fstat(record)
     try:
         yield
     finally:
@@ -115,6 +117,8 @@ def _ending_useless() -> Iterator[None]:
             for limit, values in before:
                 resource.setrlimit(limit, values)
             os.close(os.dup(_STDERR))
+            if not os.path.samestat(os.fstat(record), kept):
+                raise OSError(errno.EBADF, "it has closed descriptors that are not its own")
         except (OSError, ValueError) as error:
             with suppress(OSError):
                 os.write(_STDERR, f"its handler has left nothing to work with: {error}\n".encode())
@@ -166,7 +170,7 @@ class Asking:
         record = open_own(self.asked, os.O_TRUNC)
         try:
             # Before the record of the call is removed: an end here counts as a death.
-            with _ending_useless(), limited(self.seconds, record):
+            with _ending_useless(record), limited(self.seconds, record):
                 yield
         except HandlerHung as error:
             self._note(str(error))

@@ -143,8 +143,14 @@ def test_what_it_has_lowered_is_put_back(asking: Asking) -> None:
 
 @pytest.mark.parametrize(
     "what",
-    ["os._exit(0)", "os.closerange(0, 64)", "[os.dup(2) for _ in iter(int, 1)]", "os.kill(os.getppid(), 9)"],
-    ids=["ended", "its descriptors closed", "its descriptors used up", "its parent killed"],
+    [
+        "os._exit(0)",
+        "os.closerange(0, 64)",
+        "os.closerange(3, 64); kept = [open(os.devnull) for _ in range(9)]",
+        "[os.dup(2) for _ in iter(int, 1)]",
+        "os.kill(os.getppid(), 9)",
+    ],
+    ids=["ended", "its descriptors closed", "others in their place", "its descriptors used up", "its parent killed"],
 )
 def test_a_process_that_ends_while_it_asks_is_counted_until_one_comes_to_an_end(asking: Asking, what: str) -> None:
     code = "import os, resource, sys; from pathlib import Path; from jobmanager.requests.time_limit import Asking\n"

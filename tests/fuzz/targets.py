@@ -10,10 +10,12 @@ import functools
 import io
 import itertools
 import json
+import os
 import re
+import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from io import BytesIO
@@ -24,7 +26,7 @@ from lxml import etree
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
-from adapters import BadSweep, Site, UnknownDataset
+from adapters import BadSweep, Site, Sweep, UnknownDataset
 from adapters.job_adapter import Limits, TooLarge, count_local_jobs, cut_slice
 from adapters.sweep import read_parameters
 from batch_adapters.adapter import BatchAdapter, BatchError, Command, Garbled, Job, Reader
@@ -39,6 +41,7 @@ from batch_adapters.generator.local_time import find_zone
 from batch_adapters.generator.module import LogNotKnown, Parser, ReadyLines
 from batch_adapters.generator.poll import read_polling
 from batch_adapters.lsf.events import LsbEvents
+from batch_adapters.pbs import events as pbs
 from batch_adapters.pbs.events import ServerLog
 from batch_adapters.registry import ADAPTERS, find_builtin
 from batch_adapters.running.batch_system import (
@@ -47,13 +50,17 @@ from batch_adapters.running.batch_system import (
     read_answer,
     read_max_array,
     read_reasons,
+    read_slots,
+    read_user,
 )
 from batch_adapters.running.commands import judge_answer
 from batch_adapters.running.rate_limiter import RateLimiter
+from batch_adapters.sge import events as sge
 from batch_adapters.sge.events import GridEngineLog
 from batch_adapters.site_adapter import find_adapter
+from batch_adapters.slurm import controller_log as slurm
 from batch_adapters.slurm.events import SlurmLog
-from batch_adapters.states import State, read_event, render_event
+from batch_adapters.states import Cause, State, read_event, render_event
 from gram_shims.installation.installation import MANIFEST, plan_removal, read_manifest, render_manifest
 from gram_shims.installation.table import InstallError, Root
 from gram_shims.request import BadDescription, RefusedRequest, read_description
@@ -67,6 +74,7 @@ from jobmanager import UserError
 from jobmanager.commands.arguments import read_seconds, read_time
 from jobmanager.completion.notified import Notified
 from jobmanager.control.backup import BackupError
+from jobmanager.control.repair import rebuild_grid_job
 from jobmanager.control.restoring import OpenJobs, restore
 from jobmanager.database.database import DatabaseError
 from jobmanager.database.documents import InvalidDocument, read_document, render_text
@@ -77,7 +85,7 @@ from jobmanager.database.sqlite import DamagedDocument
 from jobmanager.monitor.generators import EventLines
 from jobmanager.requests.acceptance import prepare_grid_job
 from jobmanager.requests.attributes import BadRequest, Given, read_request, read_type
-from jobmanager.requests.credentials import read_token_expiry
+from jobmanager.requests.credentials import read_proxy_expiry, read_token_expiry
 from jobmanager.requests.datasets import read_list
 from jobmanager.requests.files import is_job_description, read_job_description
 from jobmanager.requests.job_types import KNOWN_TYPES, HandlerError, load_job_types
@@ -173,6 +181,8 @@ def _check_words(adapter: BatchAdapter, printed: str) -> None:
         assert 1 <= read_max_array(adapter, printed) <= adapter.max_array
     with contextlib.suppress(Garbled):
         assert all(len(reason) <= 600 for reason in read_reasons(adapter, printed).values())
+    with contextlib.suppress(Garbled):
+        assert min(read_slots(adapter, printed)) >= 0
     native_states = sorted(adapter.states)
     for reason in printed.splitlines()[:5]:
         status = make_status(adapter, Job("17", native_states[len(printed) % len(native_states)], reason=reason))
@@ -208,6 +218,14 @@ _LOGS: Mapping[str, tuple[Callable[[], Parser], str]] = {
 }
 
 
+_DELETIONS: Mapping[str, tuple[Callable[[bytes], Iterable[tuple[bytes, bytes | Cause]]], str]] = {
+    "condor": (condor.read_deletions, "condor/condor-EventLog-*.log"),
+    "pbs": (pbs.read_deletions, "pbs/pbs-server_log.*"),
+    "sge": (sge.read_deletions, "sge/sge-*.log"),
+    "slurm": (slurm.read_deletions, "slurm/*.log"),
+}
+
+
 def _check_log(new_parser: Callable[[], Parser], block: bytes) -> None:
     parser = new_parser()
     parser.read_time(block)
@@ -215,6 +233,15 @@ def _check_log(new_parser: Callable[[], Parser], block: bytes) -> None:
     assert not lines or lines.endswith(b"\n")
     for line in LineFilter(None).read_good(lines).decode("ascii").splitlines():
         assert line.startswith("001;")
+
+
+def _check_deletions(read_deletions: Callable[[bytes], Iterable[tuple[bytes, bytes | Cause]]], block: bytes) -> None:
+    """Who has deleted a job is written into its document, whatever an account's name is."""
+    for _, by in itertools.islice(read_deletions(block + b"\n"), 5):
+        if not isinstance(by, Cause):
+            job = LocalJob.new(1, "fork", None)
+            job.put_batch_end("deleted", State.FAILED, None, read_user(os.fsdecode(by)))
+            read_document("local-job", job.to_bytes(), _GRID_JOB, 1)
 
 
 def _check_zone(new_parser: Callable[[], Parser], tail: bytes) -> None:
@@ -265,6 +292,16 @@ def _check_acceptance(text: str) -> None:
     job = prepare_grid_job(_make_account()[0], given, Path("/"))
     kept = GridJob(read_document("grid-job", job.to_bytes(), job.job_id)).request()
     assert kept == [(name, tuple(values)) for name, values in given]
+
+
+def _check_sweep(text: str) -> None:
+    """Words with placeholders, a form feed, and the parameters: no text becomes longer than was counted."""
+    written, _, rows = text.partition("\f")
+    sweep, words = Sweep(read_parameters(rows), "parameters"), written.split(" ")
+    sweep.find_unknown(words)
+    for index, most in itertools.islice(enumerate(sweep.count_letters(words), 1), 5):
+        assert sum(len(sweep.fill(word, index)) for word in words) <= most
+        assert sum(map(len, sweep.fill_words(words, index))) <= most
 
 
 def _check_decomposition(text: str) -> None:
@@ -475,6 +512,16 @@ def _check_backup_database(patches: bytes) -> None:
     _check_backup(b'{"jobs": "/j"}', _patch(_make_database(), patches))
 
 
+def _check_repair(text: bytes) -> None:
+    """Whatever is left of a grid job's document, what is made of it can be read."""
+    account, _ = _make_account()
+    with contextlib.closing(sqlite3.connect(account.places.database)) as connection, connection:
+        connection.execute("UPDATE grid_job SET document = ? WHERE id = ?", [text, _GRID_JOB])
+    with account.database.transaction():
+        rebuild_grid_job(account.database, _GRID_JOB, _NOW)
+    assert account.database.grid_jobs.get(_GRID_JOB).count == 30
+
+
 def _check_gram_manifest(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Root(Path(folder))
@@ -680,6 +727,10 @@ TARGETS: Mapping[str, Target] = {
         f"zone-{name}": Target(functools.partial(_check_zone, new_parser), seeds=_recorded(pattern))
         for name, (new_parser, pattern) in _LOGS.items()
     },
+    **{
+        f"deletions-{name}": Target(functools.partial(_check_deletions, read_deletions), seeds=_recorded(pattern))
+        for name, (read_deletions, pattern) in _DELETIONS.items()
+    },
     "event": Target(of_text(_check_event), seeds=_EVENTS),
     "event-lines": Target(lambda data: EventLines("x").read_events(data), seeds=_EVENTS),
     "event-packet": Target(lambda data: read_lines(data, 4711), seeds=(b"001;0;4711.k3f9zq2m;8;0\n",)),
@@ -705,6 +756,9 @@ TARGETS: Mapping[str, Target] = {
     ),
     "decomposition": Target(of_text(_check_decomposition), (TooLarge,), (b"10000 40 0 250 60 600", b"1 0 0 1 0 0")),
     "parameters": Target(of_text(read_parameters), (BadSweep,), (b'a,b\n1,"2, 3"\n', b'{"a": 1e-3, "b": true}\n')),
+    "sweep": Target(
+        of_text(_check_sweep), (BadSweep,), (b"-m {a} x{b},{a} ${a} {c}\fa,b\n1,2\n", b'{a}\f{"a": 1e-3}\n{"a": "x"}\n')
+    ),
     "settings": Target(
         _check_settings,
         (ConfigurationError,),
@@ -796,6 +850,14 @@ TARGETS: Mapping[str, Target] = {
             b' "refused": [\n  {"path": "a", "reason": "b"}\n ]\n}\n',
         ),
     ),
+    "repair": Target(
+        _check_repair,
+        seeds=(
+            b"<grid-job id='k3f9zq2m' type='command' retries='2' name='a'><request folder='/'><attribute name="
+            b"'samgrid_type'><value>command</value></attribute></request><slices count='30' size='7500' seed='1'/>"
+            b"<summary><item name='a'>b</item></summary><steps>",
+        ),
+    ),
     "backup-note": Target(
         lambda data: _check_backup(data, _make_database()),
         (BackupError,),
@@ -825,6 +887,7 @@ TARGETS: Mapping[str, Target] = {
         (BadDescription,),
         (b"grami_program='/bin/echo'\ngrami_args='\"a b\" \"c\\\\\"'\ngrami_env='\"N\" \"v\"'\ngrami_job_type='1'\n",),
     ),
+    "proxy": Target(read_proxy_expiry, (ValueError,), _recorded("credentials/proxy.pem", 8000)),
     "token": Target(read_token_expiry, (ValueError,), (b"e30.eyJleHAiOjE4MDAwMDAwMDB9.c2ln", b"opaque")),
     "dataset-list": Target(of_text(read_list), (UnknownDataset,), (b"/data/a.root\n/data/b.root\n",)),
     "fork-start": Target(_check_start, (StartRefused,), (b"100;t;executable=/sh;arguments=c;environment=A=b\n",)),

@@ -84,7 +84,7 @@ class Database:
         self._store = store = Store(path, is_elsewhere=bool(refusal))
         self.transaction, self.moment, self.part = store.transaction, store.moment, store.part
         self.check_room, self.copy_to, self.close = store.check_room, store.copy_to, store.close
-        self.has_lost_log, self.write_back = store.has_lost_log, store.write_back
+        self.find_lost_file, self.write_back = store.find_lost_file, store.write_back
         self._make_or_upgrade()
         if refusal:
             store.forbid_writing(refusal)

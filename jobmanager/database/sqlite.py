@@ -158,7 +158,7 @@ class Store:
         """``path`` None: an empty store in memory. ``is_elsewhere``: another host writes the file, a copy is read."""
         self.path = path
         self._file: int | None = None
-        self._log: int | None = None
+        self._beside: dict[str, int | None] = {}
         self._refusal = ""
         with self._translated():
             if path is not None and is_elsewhere:
@@ -213,16 +213,22 @@ class Store:
             # In one step: a reader does not block writers in WAL mode, and commits would restart a copy in steps.
             self._connection.backup(copy)
 
-    def has_lost_log(self) -> bool:
-        """True once somebody has removed the write-ahead log: only open connections still have its commits.
+    def find_lost_file(self) -> str:
+        """The name of a file that somebody has removed, or an empty text.
 
-        Where the file itself has gone, or is another one, its folder was moved, and the log with it.
+        Only open connections still have what was committed to a removed log (``-wal``). Without the shared memory
+        (``-shm``), they and those that are opened from now on would overwrite each other's commits.
+        Where the file itself has gone, or is another one, its folder was moved, and these with it.
         """
         if self.path is None or _find_number(self.path) != self._file:
-            return False
-        found = _find_number(self.path.with_name(f"{self.path.name}-wal"))
-        self._log = self._log or found
-        return found != self._log
+            return ""
+        for end in ("-wal", "-shm"):
+            name = f"{self.path.name}{end}"
+            found = _find_number(self.path.with_name(name))
+            self._beside[end] = self._beside.get(end) or found
+            if found != self._beside[end]:
+                return name
+        return ""
 
     def write_back(self) -> None:
         """Write what the lost log held into the file itself.
@@ -256,8 +262,8 @@ class Store:
             self._connection.execute("BEGIN IMMEDIATE")
         try:
             with self._translated():
-                if self.has_lost_log():
-                    raise DatabaseError(f"job database {self.path}: somebody has removed its -wal file")
+                if lost := self.find_lost_file():
+                    raise DatabaseError(f"job database {self.path}: somebody has removed {lost}")
             yield
             with self._translated():
                 self._connection.execute("COMMIT")

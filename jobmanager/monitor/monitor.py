@@ -148,9 +148,11 @@ class Monitor:
     def _check_files(self) -> None:
         if self._installation.is_replaced():
             raise StartAnew("another version is installed")
-        if self._account.database.has_lost_log():
-            self._account.database.write_back()
-            raise StartAnew("somebody has removed the job database's -wal file, and what it held is written back")
+        if lost := self._account.database.find_lost_file():
+            if lost.endswith("-wal"):
+                self._account.database.write_back()
+                lost = f"{lost}, and what it held is written back"
+            raise StartAnew(f"somebody has removed {lost}")
 
     def _work(self) -> None:
         open_jobs = self._account.database.grid_jobs.list_open()

@@ -183,7 +183,7 @@ def test_a_monitor_whose_job_database_loses_its_log_saves_what_it_held(samgrid: 
     )
     wait_until(lambda: counts(samgrid, job_id) == {"active": 1})
     (samgrid.state / "jobs.db-wal").unlink()
-    wait_until(lambda: "-wal file, and what it held is written back" in (samgrid.state / "monitor.log").read_text())
+    wait_until(lambda: "jobs.db-wal, and what it held is written back" in (samgrid.state / "monitor.log").read_text())
     # Its successor has the same process id.
     wait_until(lambda: samgrid("status", job_id).returncode == 0)
     go.touch()

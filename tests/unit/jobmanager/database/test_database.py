@@ -84,12 +84,12 @@ def test_what_another_host_writes_is_read_from_a_copy_and_never_written(database
 def test_what_a_removed_log_held_is_written_back(database: Database, tmp_path: Path, is_followed: bool) -> None:
     log = tmp_path / "jobs.db-wal"
     add(database, "aaaaaaaa")
-    assert not database.has_lost_log()
+    assert not database.find_lost_file()
     log.unlink()
     if is_followed:
         log.touch()
-    assert database.has_lost_log()
-    with pytest.raises(DatabaseError, match="somebody has removed its -wal file"):
+    assert database.find_lost_file() == "jobs.db-wal"
+    with pytest.raises(DatabaseError, match=r"somebody has removed jobs\.db-wal"):
         add(database, "bbbbbbbb")
     database.write_back()
     # What it says of the lost log's pages must not hold for the next log.
@@ -100,6 +100,21 @@ def test_what_a_removed_log_held_is_written_back(database: Database, tmp_path: P
         assert [job.id for job in copy.grid_jobs.list_open()] == ["aaaaaaaa"]
 
 
+def test_nothing_is_written_over_what_others_commit_who_no_longer_share_the_memory(
+    database: Database, tmp_path: Path
+) -> None:
+    add(database, "aaaaaaaa")
+    assert not database.find_lost_file()
+    (tmp_path / "jobs.db-shm").unlink()
+    with closing(Database(tmp_path / "jobs.db")) as other:
+        add(other, "bbbbbbbb")
+    assert database.find_lost_file() == "jobs.db-shm"
+    with pytest.raises(DatabaseError, match=r"somebody has removed jobs\.db-shm"):
+        add(database, "cccccccc")
+    with closing(Database(tmp_path / "jobs.db")) as other:
+        assert [job.id for job in other.grid_jobs.list_open()] == ["aaaaaaaa", "bbbbbbbb"]
+
+
 @pytest.mark.parametrize("is_followed", [False, True], ids=["moved away", "and another begun"])
 def test_a_state_folder_that_was_moved_has_not_lost_its_log(tmp_path: Path, is_followed: bool) -> None:
     """Nobody would write back there, where another account's log may be by now."""
@@ -107,15 +122,15 @@ def test_a_state_folder_that_was_moved_has_not_lost_its_log(tmp_path: Path, is_f
     folder.mkdir()
     with closing(Database(folder / "jobs.db")) as database:
         add(database, "aaaaaaaa")
-        assert not database.has_lost_log()
+        assert not database.find_lost_file()
         folder.rename(tmp_path / "elsewhere")
         if is_followed:
             folder.mkdir()
             with closing(Database(folder / "jobs.db")) as other:
                 add(other, "cccccccc")
                 assert (folder / "jobs.db-wal").exists()
-                assert not database.has_lost_log()
-        assert not database.has_lost_log()
+                assert not database.find_lost_file()
+        assert not database.find_lost_file()
         add(database, "bbbbbbbb")
 
 

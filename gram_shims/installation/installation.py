@@ -20,6 +20,8 @@ from sandbox.files import replace_file
 MANIFEST = PurePosixPath("/var/lib/samgrid/gram-installed.json")
 _LINK = "-> "
 _FOLDER = "folder"
+_UNFINISHED = "samgrid-new"
+"""Ends the name of a file while it is written."""
 _DAY_FILE = re.compile(r"[0-9]{8}", re.ASCII)
 
 
@@ -146,6 +148,8 @@ def put_in_place(root: Root, old: Manifest, new: Manifest, table: Table, found: 
 
     :raises InstallError, OSError: it failed.
     """
+    for place in _find_unfinished(root, new):
+        place.unlink()
     missing = [path for path, state in found.items() if state is not Found.CURRENT]
     if old == new and not missing:
         return
@@ -180,6 +184,7 @@ def plan_removal(root: Root, manifest: Manifest) -> Removal:
     """Decide what is removed of everything in a manifest."""
     found = {path: _compare(root, manifest, path) for path, marks in manifest.marks.items() if _FOLDER not in marks}
     going = [root.place(path) for path, state in found.items() if state is Found.OURS]
+    going += _find_unfinished(root, manifest)
     changed = [root.place(path) for path, state in found.items() if state is Found.FOREIGN]
     day_files: list[Path] = []
     for place in _list_folder(root.place(EVENT_FOLDER)) if EVENT_FOLDER in manifest.folders else ():
@@ -193,6 +198,12 @@ def plan_removal(root: Root, manifest: Manifest) -> Removal:
     going.append(root.place(MANIFEST))
     _add_empty_folders(root, going, [folder for folder in manifest.folders if folder in above])
     return Removal(tuple(going), tuple(changed), tuple(day_files))
+
+
+def _find_unfinished(root: Root, manifest: Manifest) -> list[Path]:
+    """What a killed installation has left of the files that it was writing."""
+    places = (root.place(path.parent / f".{path.name}.{_UNFINISHED}") for path in (*manifest.marks, MANIFEST))
+    return [place for place in places if place.is_file()]
 
 
 def _list_folder(place: Path) -> list[Path]:
@@ -223,7 +234,7 @@ def remove(root: Root, manifest: Manifest, removal: Removal) -> None:
 
 
 def _write(root: Root, path: PurePosixPath, content: bytes) -> None:
-    replace_file(root.place(path), content, 0o644, word="samgrid-new")
+    replace_file(root.place(path), content, 0o644, word=_UNFINISHED)
 
 
 def _make_folders(root: Root, folders: Iterable[PurePosixPath]) -> None:

@@ -403,7 +403,10 @@ class Killed(BaseException):
 
 
 def break_rename(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) -> None:
-    """Have the rename of this number (from 1) fail; each file and each manifest is renamed into its place."""
+    """Have the rename of this number (from 1) fail; each file and each manifest is renamed into its place.
+
+    Who is killed there does not remove the file either.
+    """
     count = 0
     rename = Path.replace
 
@@ -411,6 +414,8 @@ def break_rename(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseExcept
         nonlocal count
         count += 1
         if count == number:
+            if isinstance(error, Killed):
+                monkeypatch.setattr(Path, "unlink", Killed.now)
             raise error
         return rename(self, target)
 
@@ -428,7 +433,7 @@ def test_an_installation_that_fails_leaves_nothing(
     assert snapshot(root) == before
 
 
-@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("number", range(1, 8))
 def test_after_a_kill_the_next_installation_goes_on(root: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(root)
     with monkeypatch.context() as patch:

@@ -261,9 +261,8 @@ def _read_count(description: JobDescription) -> int:
         return int(count)
     if job_type == "single":
         return 1
-    known = job_type in ("mpi", "condor")
-    error = GramError.JOB_TYPE_NOT_SUPPORTED if known else GramError.INVALID_JOB_TYPE
-    raise RefusedRequest(error, f"job_type: {job_type!r} jobs are not for this job manager: single or multiple")
+    message = f"job_type: {job_type!r} jobs are not for this job manager: single or multiple"
+    raise RefusedRequest(GramError.JOB_TYPE_NOT_SUPPORTED, message)
 
 
 def _read_limits(description: JobDescription) -> Iterator[tuple[str, tuple[Value, ...]]]:

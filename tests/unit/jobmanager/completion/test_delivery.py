@@ -251,6 +251,7 @@ def make_loop(path: Path) -> None:
         pytest.param("x" * 300, lambda path: None, "File name too long", id="long name"),
         pytest.param("loop", make_loop, "Too many levels of symbolic links", id="link to itself"),
         pytest.param("pipe", os.mkfifo, "No such device or address", id="pipe that nobody reads"),
+        pytest.param("full", lambda path: path.symlink_to("/dev/full"), "No space left on device", id="device"),
     ],
 )
 def test_a_file_that_will_never_be_written_keeps_neither_the_other_nor_the_grid_job_from_its_end(

@@ -272,7 +272,8 @@ class BatchAdapter:
     read_jobs: Reader
     """Reads the output of queue, find and status."""
     cancel: Command
-    """Variable ``ids``: a list of ids of local jobs, or of whole arrays."""
+    """Variables: ``ids``, a list of ids of local jobs, or of whole arrays; ``prefixes``, one of which their tokens
+    begin with."""
     states: Mapping[str, State]
     """Every native state in the batch system's manual."""
 
@@ -318,7 +319,7 @@ class BatchAdapter:
     """Template of the path of that log; empty: the module finds it."""
 
     suspend: Command | None = None
-    """Suspends running local jobs; variable ``ids`` as for cancel. Here and below None: the owner cannot."""
+    """Suspends running local jobs; variables as for cancel. Here and below None: the owner cannot."""
     resume: Command | None = None
     """Resumes suspended ones."""
     hold: Command | None = None
@@ -326,8 +327,8 @@ class BatchAdapter:
     release: Command | None = None
     """Releases held ones."""
     priority: Command | None = None
-    """Changes the priority of waiting ones; variables: ``ids`` (of whole arrays, if there are arrays) and ``priority``,
-    a whole number that is higher for jobs that shall start earlier."""
+    """Changes the priority of waiting ones; variables also: ``priority``, a whole number that is higher for jobs that
+    shall start earlier. ``ids`` are of whole arrays, if there are arrays."""
 
     forget: Command | None = None
     """Deletes records of ended local jobs whose tokens begin with one of ``prefixes``; None: it does so by itself."""

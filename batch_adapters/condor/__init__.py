@@ -90,11 +90,12 @@ def _query(*restrictions: str) -> Command:
     return Command(("condor_q", *restrictions, "-json", "-attributes", _COLUMNS), outcomes=_QUERIED)
 
 
-# Another job of the account's may have an id of ours, after the queue was lost. Without "=?= true" the schedd would
-# compare all ids with each job that has no Arguments. A cluster's own ad, which has no ProcId, stands for the jobs that
-# are not materialized yet: if it does not match, they are, and run.
+# After the queue was lost, another job of the account's may have an id of ours, one of another grid job, too. Without
+# "=?= true" the schedd would compare all ids with each job that has no Arguments. A cluster's own ad, which has no
+# ProcId, stands for the jobs that are not materialized yet: if it does not match, they are, and run.
 _OURS = """\
-regexp("driver[.]sh", Arguments) =?= true && ({% for id in ids %}{{ " || " if not loop.first }}\
+regexp("driver[.]sh'? (?:{{ prefixes | join("|") }})", Arguments) =?= true && (\
+{% for id in ids %}{{ " || " if not loop.first }}\
 {% set cluster, _, procs = id.partition(".") %}{% set first, _, last = procs.partition("-") %}\
 ClusterId == {{ cluster }}{% if procs %} && (ProcId ?: JobMaterializeNextProcId) >= {{ first }} \
 && (ProcId ?: TotalSubmitProcs - 1) <= {{ last or first }}{% endif %}{% endfor %})"""
@@ -106,17 +107,16 @@ def _ask_schedd(name: str) -> Command:
     return Command(("condor_config_val", "-schedd", name), outcomes=outcomes, timeout=20)
 
 
-def _change(program: str, *options: str) -> Command:
+def _change(program: str, *words: str) -> Command:
     """Answers for jobs that are gone, or not in a suitable state, are no error (words of condor_tool)."""
-    done = r"(?m)^(?:Job [\d.]+|All jobs in cluster \d+) (?:have been )?(?:suspended|continued|held|released)$"
-    late = r"There are no jobs in the queue|already |not (?:found|held|running|suspended)|Couldn't find/"
     outcomes = (
         _DOWN,
-        Meaning(None, r"Permission denied", Answer.PERMANENT),
-        Meaning(None, rf"{done}|{late}", Answer.OK),
-        Meaning(0, r"\A\Z", Answer.OK),
+        Meaning(0, r"(?m)\) have been (?:suspended|continued|held|released)$|^Set attribute ", Answer.OK),
+        Meaning(1, r"Couldn't find/|There are no jobs in the queue", Answer.OK),
+        # It says no more, whether there are no such jobs or they may not be changed.
+        Meaning(1, r"No attributes were set", Answer.PERMANENT),
     )
-    return Command((program, *options, "{{ ids* }}"), outcomes=outcomes)
+    return Command((program, "-constraint", _OURS, *words), outcomes=outcomes)
 
 
 CONDOR = BatchAdapter(
@@ -197,7 +197,7 @@ CONDOR = BatchAdapter(
     # For waiting jobs only: a running job would lose its work.
     hold=_change("condor_hold"),
     release=_change("condor_release"),
-    priority=_change("condor_prio", "-p", "{{ priority }}"),
+    priority=_change("condor_qedit", "JobPrio", "{{ priority }}"),
     # Names of the numbers in "condor_q -help State"; HELD are also jobs that could not be started.
     states={
         "IDLE": State.PENDING,

@@ -167,45 +167,50 @@ class BatchSystem:
                 known |= _read(self.adapter.read_tokens, printed)
         return known
 
-    def cancel(self, ids: Iterable[str]) -> None:
-        """Cancel local jobs, or whole arrays; an event or a query will tell when they have ended."""
-        self._change(self.adapter.cancel, "cancel", self.adapter.naming.fold(ids))
+    def cancel(self, ids: Iterable[str], *prefixes: str) -> None:
+        """Cancel local jobs, or whole arrays; an event or a query will tell when they have ended.
 
-    def suspend(self, ids: Iterable[str]) -> None:
+        :param prefixes: (here and below) of their tokens: where ids began anew, another job may have one of them.
+        """
+        self._change(self.adapter.cancel, "cancel", self.adapter.naming.fold(ids), prefixes)
+
+    def suspend(self, ids: Iterable[str], *prefixes: str) -> None:
         """Suspend running local jobs, or whole arrays; missing or suspended ones are no error.
 
         :raises Refused: (here and below) the batch system cannot do that, or not for the owner.
         """
-        self._change(self.adapter.suspend, "suspend", ids)
+        self._change(self.adapter.suspend, "suspend", ids, prefixes)
 
-    def resume(self, ids: Iterable[str]) -> None:
+    def resume(self, ids: Iterable[str], *prefixes: str) -> None:
         """Resume suspended local jobs."""
-        self._change(self.adapter.resume, "resume", ids)
+        self._change(self.adapter.resume, "resume", ids, prefixes)
 
-    def hold(self, ids: Iterable[str]) -> None:
+    def hold(self, ids: Iterable[str], *prefixes: str) -> None:
         """Hold waiting local jobs."""
-        self._change(self.adapter.hold, "hold", ids)
+        self._change(self.adapter.hold, "hold", ids, prefixes)
 
-    def release(self, ids: Iterable[str]) -> None:
+    def release(self, ids: Iterable[str], *prefixes: str) -> None:
         """Release held local jobs."""
-        self._change(self.adapter.release, "release", ids)
+        self._change(self.adapter.release, "release", ids, prefixes)
 
-    def prioritize(self, ids: Iterable[str], priority: int) -> None:
+    def prioritize(self, ids: Iterable[str], priority: int, *prefixes: str) -> None:
         """Change the priority of waiting local jobs, or of whole arrays."""
-        self._change(self.adapter.priority, "change the priority of", ids, priority=priority)
+        self._change(self.adapter.priority, "change the priority of", ids, prefixes, priority=priority)
 
     def forget(self, prefixes: Iterable[str]) -> None:
         """Delete records of ended local jobs by prefixes of tokens, unless it deletes them by itself."""
         if self.adapter.forget is not None:
             self._ask(self.adapter.forget, {"prefixes": list(prefixes)})
 
-    def _change(self, command: Command | None, verb: str, ids: Iterable[str], **variables: int) -> None:
+    def _change(
+        self, command: Command | None, verb: str, ids: Iterable[str], prefixes: Sequence[str], **variables: int
+    ) -> None:
         if command is None:
             raise Refused(f"{self.adapter.name} has no command with which the owner of local jobs could {verb} them")
         wanted = list(ids)
         most = min(self.adapter.cancel_at_once, _MOST_IDS)
         for start in range(0, len(wanted), most):
-            self._ask(command, {"ids": wanted[start : start + most], **variables})
+            self._ask(command, {"ids": wanted[start : start + most], "prefixes": prefixes, **variables})
 
     def analyze(self, local_id: str) -> str:
         """Why a local job waits, in the batch system's words; empty: it does not say."""

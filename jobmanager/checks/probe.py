@@ -73,7 +73,7 @@ def _prepare(system: BatchSystem, token: str, folder: Path, carried: bool) -> Su
 
 def _cancel(system: BatchSystem, token: str) -> None:
     try:
-        system.cancel(status.local_id for status in system.find(token) if status.is_alive)
+        system.cancel((status.local_id for status in system.find(token) if status.is_alive), token)
     except BatchError as error:
         raise type(error)(f"{error}; the local job {token} may be left there: cancel it") from error
 

@@ -107,7 +107,8 @@ def _reap(account: "Account", name: str, orphans: "Sequence[Orphan]") -> bool:
     from jobmanager.site.account import find_batch_system
 
     try:
-        find_batch_system(account, name).cancel(orphan.local_id for orphan in orphans)
+        system = find_batch_system(account, name)
+        system.cancel((orphan.local_id for orphan in orphans), *(orphan.token for orphan in orphans))
     except BatchError as error:
         print(f"samgrid orphans: {name} did not cancel them: {_one_line(error)}", file=sys.stderr)
         return False

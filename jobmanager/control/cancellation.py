@@ -48,7 +48,7 @@ def cancel_by_index(account: Account, grid_job: str) -> int:
     count = 0
     for name in local_jobs.batch_systems(grid_job):
         for live in in_parts(local_jobs.live(grid_job), _IDS):
-            find_batch_system(account, name).cancel(job.local_id for job in live)
+            find_batch_system(account, name).cancel((job.local_id for job in live), grid_job)
             count += len(live)
     return count
 
@@ -76,7 +76,7 @@ def _cancel_known(database: Database, system: BatchSystem, grid_job: str) -> int
         _note_asked(database, grid_job, _find_cancel_cause(database.grid_jobs.get(grid_job)))
         ids = choose_ids(database, system.adapter.name, lambda: database.local_jobs.live(grid_job))
         for some in in_parts(ids, _IDS):
-            system.cancel(some)
+            system.cancel(some, grid_job)
     return count
 
 

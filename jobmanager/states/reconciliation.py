@@ -221,7 +221,7 @@ def cancel_overdue(account: Account, system: BatchSystem, grid_jobs: Iterable[st
             continue  # other tasks will put it in quarantine
         if minutes is not None and (ids := _note_overdue(account, grid_job, minutes)):
             logger.info("%s waited longer than max_pending_time, cancelled: %s", grid_job, " ".join(ids[:20]))
-            system.cancel(ids)
+            system.cancel(ids, grid_job)
 
 
 def _note_overdue(account: Account, grid_job: str, minutes: int) -> list[str]:
@@ -248,7 +248,7 @@ def _cancel_orphans(account: Account, system: BatchSystem, statuses: Iterable[Lo
         logger.warning(
             "%s: cancelled, as no grid job needs them: %s", system.adapter.name, [o.local_id for o in orphans][:20]
         )
-        system.cancel(orphan.local_id for orphan in orphans)
+        system.cancel((o.local_id for o in orphans), *(o.token for o in orphans))
 
 
 @dataclass(frozen=True)

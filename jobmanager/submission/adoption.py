@@ -132,4 +132,4 @@ def _cancel_duplicates(system: BatchSystem, database: Database, grid_job: str, f
                 unwanted += others
     if unwanted:
         logger.warning("%s submitted twice, cancelled: %s", grid_job, " ".join(unwanted[:20]))
-        system.cancel(unwanted)
+        system.cancel(unwanted, grid_job)

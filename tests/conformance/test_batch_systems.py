@@ -463,7 +463,7 @@ def test_a_local_job_that_somebody_ends_in_the_batch_system_has_that_cause(site:
         site.start()
     ids = [str(job.local_id) for job in site.local_jobs(grid_job)]
     token = str(site.local_jobs(grid_job)[0].token)
-    system.cancel(ids)
+    system.cancel(ids, token)
     site.advance(2)
     told = {status.local_id: status for status in [*system.find(token), *system.find_ended(token)]}
     ended = [status for status in told.values() if status.state is not None and status.state.is_final]

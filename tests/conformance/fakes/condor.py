@@ -132,17 +132,20 @@ def _ad(job: Job, columns: Sequence[str]) -> dict[str, object]:
 
 def _read_removal(arguments: Sequence[str]) -> Cancel:
     option, constraint = arguments
-    terms = re.fullmatch(r'regexp\("driver\[\.\]sh", Arguments\) =\?= true && \((.+)\)', constraint)
+    terms = re.fullmatch(r'regexp\("driver\[\.\]sh\'\? \(\?:([^"]+)\)", Arguments\) =\?= true && \((.+)\)', constraint)
     want(option == "-constraint" and terms is not None, f"arguments {arguments}")
     assert terms is not None
     procs = r"\(ProcId \?: JobMaterializeNextProcId\) >= (\d+) && \(ProcId \?: TotalSubmitProcs - 1\) <= (\d+)"
     form = re.compile(rf"ClusterId == (\d+)(?: && {procs})?")
-    known = [form.fullmatch(term) for term in terms[1].split(" || ")]
+    known = [form.fullmatch(term) for term in terms[2].split(" || ")]
     want(None not in known, f"constraint {constraint}")
     wanted = [(int(m[1]), int(m[2] or 0), int(m[3] or 10**9)) for m in known if m]
 
+    prefixes = tuple(terms[1].split("|"))
+
     def is_named(job: Job) -> bool:
-        return job.is_live and any(job.number == n and first <= (job.element or 0) <= last for n, first, last in wanted)
+        has_id = any(job.number == n and first <= (job.element or 0) <= last for n, first, last in wanted)
+        return job.is_live and has_id and job.token.startswith(prefixes)
 
     def render(jobs: Sequence[Job]) -> Reply:
         if jobs:

@@ -34,6 +34,8 @@ def evaluate_xpath(tree: etree._Element, expression: str) -> Iterator[WireItem]:
 
     :raises BadExpression: it is wrong.
     """
+    if expression.strip() == "/":
+        expression = "/*"  # lxml has no node for the document itself
     try:
         found = etree.XPath(expression, namespaces=_PREFIXES)(tree)
     except (etree.XPathError, ValueError, TypeError, re.error) as error:

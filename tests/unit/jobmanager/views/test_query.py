@@ -77,6 +77,11 @@ def test_an_item_of_any_kind_is_a_line_of_an_xquery(jobs: Account) -> None:
 
 
 @forked
+def test_the_document_is_shown_as_its_root_element(jobs: Account) -> None:
+    assert ask(jobs, "/").startswith("<jobs")
+
+
+@forked
 def test_of_one_grid_job_nothing_else_is_seen(jobs: Account) -> None:
     assert ask(jobs, "//grid-job/@id", job_id=SECOND) == SECOND
 

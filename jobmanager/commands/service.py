@@ -158,6 +158,13 @@ def _declare_web(command: argparse.ArgumentParser) -> None:
         help="address to listen on (default: %(default)s; port 0: any free port)",
     )
     command.add_argument("--token-file", metavar="FILE", help="use the token in FILE, not a new one")
+    command.set_defaults(refuse=command.error)
+
+
+def _read_textfile(text: str) -> str:
+    if not text.endswith(".prom"):
+        raise argparse.ArgumentTypeError("node_exporter reads files named *.prom only, such as samgrid.prom")
+    return text
 
 
 def add_commands(add: AddCommand) -> None:
@@ -176,7 +183,7 @@ def add_commands(add: AddCommand) -> None:
     fenced = argument("--fenced", action="store_true", help=_FENCED_HELP)
     add("take-over", take_over, "Make this host the one that works with the state folder.", TAKE_OVER_HELP, fenced)
     add("web", web, "Show grid jobs in a browser.", WEB_HELP, _declare_web)
-    textfile = argument("--textfile", metavar="FILE", help="write FILE, and print nothing")
+    textfile = argument("--textfile", metavar="FILE", type=_read_textfile, help="write FILE, and print nothing")
     add("metrics", metrics, "Print metrics for Prometheus.", METRICS_HELP, textfile)
     add("advertise", advertise, "Tell the grid what this site offers.", ADVERTISE_HELP, _declare_advertise)
     stay = argument("--stay", action="store_true", help="do not end when there is nothing to do")
@@ -269,7 +276,10 @@ def web(options: argparse.Namespace) -> int:
     from jobmanager.web.access import read_token
     from jobmanager.web.serving import read_listen, serve
 
-    listen = read_listen(options.listen)
+    try:
+        listen = read_listen(options.listen)
+    except ValueError as error:
+        options.refuse(str(error))
     token = read_token(Path(options.token_file)) if options.token_file else None
     serve(account_of(options), listen, token)
     return 0
@@ -278,8 +288,6 @@ def web(options: argparse.Namespace) -> int:
 def metrics(options: argparse.Namespace) -> int:
     from jobmanager.checks.metrics import render_metrics, write_textfile
 
-    if options.textfile is not None and not options.textfile.endswith(".prom"):
-        raise CommandError("node_exporter reads files named *.prom only: --textfile samgrid.prom")
     account = account_of(options)
     text = render_metrics(account, account.database, time.time())
     if options.textfile is None:

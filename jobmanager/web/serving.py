@@ -39,7 +39,10 @@ class Listen:
 
 
 def read_listen(text: str) -> Listen:
-    """What ``127.0.0.1:8642`` or ``[::1]:8642`` says; raises UserError: it is no address with a port."""
+    """What ``127.0.0.1:8642`` or ``[::1]:8642`` says.
+
+    :raises ValueError: with a sentence for the user.
+    """
     host, colon, port = text.rpartition(":")
     name = host.removeprefix("[").removesuffix("]")
     try:
@@ -47,7 +50,7 @@ def read_listen(text: str) -> Listen:
     except ValueError:
         ip = None
     if ip is None or not colon or not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise UserError(f"--listen {text!r} is no address with a port, like 127.0.0.1:8642 or [::1]:8642")
+        raise ValueError(f"--listen {text!r} is no address with a port, like 127.0.0.1:8642 or [::1]:8642")
     return Listen(ip, int(port))
 
 

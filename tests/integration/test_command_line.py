@@ -178,6 +178,8 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param(["watch"], "ID", id="no id"),
         pytest.param(["status", "--format", "yaml"], "yaml", id="unknown format"),
         pytest.param(["run", "a", "b"], "b", id="too many words"),
+        pytest.param(["web", "--listen", "nonsense"], "no address with a port, like 127.0.0.1:8642", id="no address"),
+        pytest.param(["metrics", "--textfile", "metrics.txt"], "files named *.prom only", id="no name of metrics"),
     ],
 )
 def test_wrong_usage_is_exit_status_2(

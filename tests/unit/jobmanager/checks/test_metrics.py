@@ -294,7 +294,6 @@ def test_a_textfile_that_cannot_be_written_stays_as_it_was(
     assert cli.main(["metrics", "--textfile", str(file)]) == 1
     assert file.read_text() == "what was there"
     assert "file is not a database" in capsys.readouterr().err
-    for wrong, words in ((str(tmp_path / "metrics.txt"), "*.prom only"), (str(tmp_path / "no" / "a.prom"), "No such")):
-        account.places.database.unlink(missing_ok=True)
-        assert cli.main(["metrics", "--textfile", wrong]) == 1
-        assert words in capsys.readouterr().err
+    account.places.database.unlink()
+    assert cli.main(["metrics", "--textfile", str(tmp_path / "no" / "a.prom")]) == 1
+    assert "No such" in capsys.readouterr().err

@@ -226,7 +226,7 @@ def test_an_address_and_its_port_are_read(text: str, host: str, port: int) -> No
     "text", ["", "8642", ":8642", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "host:1", "1.2.3.4:x"]
 )
 def test_anything_else_is_no_address(text: str) -> None:
-    with pytest.raises(UserError, match="--listen"):
+    with pytest.raises(ValueError, match="no address with a port"):
         read_listen(text)
 
 

@@ -153,7 +153,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     printed = capsys.readouterr().out
-    assert set(re.findall(r"^    ([\w-]+)(?: |$)", printed, re.MULTILINE)) == HELP.keys()
+    assert set(re.findall(r"^    ([\w-]+)(?: |$)", printed, re.MULTILINE)) == {*HELP, "gram"}
     assert "examples/drell-yan.rsl" in printed
 
 

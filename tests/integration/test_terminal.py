@@ -105,6 +105,7 @@ def test_shells_complete_commands_options_and_grid_jobs(samgrid: Samgrid) -> Non
     assert complete(samgrid, f"samgrid submit {samgrid.state.parent}/sta") == [f"{samgrid.state}/"]
     assert complete(samgrid, "samgrid query --job ") == [job_id, "Z\\ to\\ mumu,\\ tune\\ 7,\\ and\\ more\\ words"]
     assert complete(samgrid, "samgrid types py") == ["pythia"]
+    assert complete(samgrid, "samgrid gr") == ["gram"]
     assert complete(samgrid, "samgrid gram ") == ["-h", "--help", "install", "uninstall", "status"]
     assert complete(samgrid, "samgrid gram install --se") == ["--service", "--seg"]
     assert complete(samgrid, "samgrid config ") == ["-h", "--help", "--state-dir"]

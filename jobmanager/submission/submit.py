@@ -249,7 +249,6 @@ def _render_submission(
 class Resources:
     """What one attempt may use; all local jobs of an array have the same. 0: no limit is requested."""
 
-    is_retry: bool
     memory_mb: int
     cpu_minutes: int
     wall_minutes: int
@@ -265,7 +264,6 @@ def choose_resources(job: LocalJob, request: Mapping[str, Any]) -> Resources:
     time_growth = request["retry_time_factor"] ** sum(cause in _MAY_LACK_TIME for cause in causes)
     host = _HOST.match(past[-1].host or "") if past and request["retry_elsewhere"] else None
     return Resources(
-        is_retry=bool(past),
         memory_mb=_grow(request["max_memory"], memory_growth),
         cpu_minutes=_grow(request["max_cpu_time"], time_growth),
         wall_minutes=_grow(request["max_wall_time"], time_growth),

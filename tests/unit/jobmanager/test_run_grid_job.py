@@ -329,11 +329,8 @@ class Unprintable:
             )
         ),
         ("prepareWorkArea", fail_by(Own("mine")), "Own: mine"),
-        (
-            "getCommandAndArguments",
-            lambda self, local_job: ["/bin/echo", 1],
-            "TypeError: getCommand.* gave 1, which",
-        ),
+        ("getCommandAndArguments", lambda self, local_job: ["/bin/echo", 1], "TypeError: getCommand.* gave 1, which"),
+        ("getCommandAndArguments", lambda self, local_job: "no", "TypeError: .* gave 'no', which is no list of words"),
         (
             "getEnvironment",
             lambda self: [("A", "1")],
@@ -347,8 +344,8 @@ class Unprintable:
         ),
         (
             "getEnvironment",
-            lambda self: {"SAMGRID_SEED": "1"},
-            "ValueError: .* SAMGRID_SEED, which the job manager",
+            lambda self: {"SAMGRID_SEED": "1", "SAMGRID_INDEX": "1"},
+            "ValueError: .* SAMGRID_INDEX, SAMGRID_SEED, which the job manager",
         ),
     ],
 )

@@ -189,7 +189,7 @@ def test_holes_are_not_written_into_a_users_file_as_zeros(account: Account, out:
 
 
 def test_of_many_sparse_files_so_many_are_written_as_have_few_holes_together(out: Path) -> None:
-    sizes = {"first": 1 << 29, "second": (1 << 29) + 1, "third": 1 << 29, "huge": 90 << 30}
+    sizes = {"first": 1 << 28, "second": (3 << 28) + 1, "third": 3 << 28, "huge": 90 << 30}
     for name, size in sizes.items():
         (out / name).touch()
         os.truncate(out / name, size)

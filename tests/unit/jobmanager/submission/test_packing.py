@@ -2,10 +2,12 @@
 
 import errno
 import hashlib
+import os
 import re
 import socket
+import stat
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from email.message import Message
 from pathlib import Path
@@ -26,9 +28,10 @@ from jobmanager.site.account import Account
 from jobmanager.site.settings import SandboxSettings, SiteSettings, Transfer
 from jobmanager.submission import packing
 from jobmanager.submission.credential_copies import bring_credentials
-from jobmanager.submission.packing import pack_sandbox
+from jobmanager.submission.packing import find_entries, pack_sandbox
 from sandbox.driver import DriverPlan
-from sandbox.files import remove_folder
+from sandbox.files import SandboxRefused, TarLimits, remove_folder
+from sandbox.pack import write_sandbox
 from tests.unit.jobmanager.credential_files import make_token, write_secret
 
 RECORDED = Path(__file__).parents[3] / "recorded"
@@ -115,12 +118,18 @@ def test_the_driver_is_told_what_the_request_the_site_and_the_batch_system_say(
     account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[DriverPlan] = []
+    packed: list[object] = []
 
     def note(plan: DriverPlan) -> str:
         plans.append(plan)
         return ""
 
+    def write_noted(work_area: Path, path: Path, limits: TarLimits, site_files: Sequence[Path]) -> str:
+        packed.append((limits, site_files))
+        return write_sandbox(work_area, path, limits, site_files)
+
     monkeypatch.setattr(packing, "render_driver", note)
+    monkeypatch.setattr(packing, "write_sandbox", write_noted)
     file = tmp_path / "file"
     file.touch()
     site = SandboxSettings(scratch_folder=tmp_path, site_files=(file,))
@@ -129,6 +138,11 @@ def test_the_driver_is_told_what_the_request_the_site_and_the_batch_system_say(
     whole, plain = (GramOrigin(str(is_plain), "https://h/", "/null", "/null", is_plain) for is_plain in (False, True))
     pack(account, "slurm", site, ("environment", (("COLOUR", "red"),)), *given, origin=whole)
     pack(account, "fork", SandboxSettings(), origin=plain)
+    monkeypatch.setattr(CommandAdapter, "getPhaseOfLine", lambda self, line: None)
+    few = SandboxSettings(max_input_files=5, max_input_size=7, site_files=(file,))
+    pack(account, "fork", few, ("stdin", (str(file),)))
+    limits = TarLimits(site.max_input_files, site.max_input_size * 10**6)
+    assert packed == [(limits, (file,)), (limits, ()), (TarLimits(5, 7 * 10**6), (file,))]
     expected = [
         DriverPlan(
             grid_job=plan.grid_job,
@@ -142,7 +156,7 @@ def test_the_driver_is_told_what_the_request_the_site_and_the_batch_system_say(
             started_words=batch.started_words,
             host_words=batch.host_words,
         )
-        for plan, batch, scratch in zip(plans, (SLURM, FORK), (tmp_path, Path("/tmp")), strict=True)
+        for plan, batch, scratch in zip(plans, (SLURM, FORK, FORK), (tmp_path, Path("/tmp"), Path("/tmp")), strict=True)
     ]
     assert plans[0] == replace(
         expected[0],
@@ -155,7 +169,48 @@ def test_the_driver_is_told_what_the_request_the_site_and_the_batch_system_say(
         has_site_files=True,
     )
     assert plans[1] == replace(expected[1], is_bare=True, umask="022")
+    assert plans[2] == replace(expected[2], has_site_files=True, stdin=str(file), copies_lines=True)
     assert expected[0].local_jobs == 3
+
+
+def test_the_path_of_a_work_area_with_a_colon_is_none_of_a_path_variables(account: Account, tmp_path: Path) -> None:
+    areas = [tmp_path / name for name in ("area", "a:b")]
+    for area in areas:
+        area.mkdir()
+    assert [packing._is_bare(account, area) for area in areas] == [True, False]
+
+
+def test_each_local_job_is_told_its_slice(account: Account, tmp_path: Path) -> None:
+    given: list[tuple[str, tuple[Value, ...]]] = [
+        *(("samgrid_type", ("pythia",)), ("events", ("5",))),
+        *(("events_per_local_job", ("3",)), ("seed", ("7",))),
+    ]
+    job = account.database.grid_jobs.get(accept_grid_job(account, given, tmp_path))
+    entries = find_entries(make_adapter(account, given, tmp_path), job, cut_grid_job(job))
+    assert [(entry.first_event, entry.events, entry.seed) for entry in entries] == [(1, 2, 7), (3, 3, 8)]
+
+
+def test_while_a_handler_fills_the_work_area_it_is_ours_alone_and_the_question_is_noted(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    def note(self: CommandAdapter, folder: Path) -> None:
+        seen.extend([stat.S_IMODE(folder.stat().st_mode), *(path.name for path in folder.parent.glob("handler-*"))])
+
+    monkeypatch.setattr(CommandAdapter, "prepareWorkArea", note)
+    pack(account, "fork", SandboxSettings())
+    assert seen == [0o700, "handler-pack.asked"]
+
+
+def test_a_standard_input_that_has_grown_when_it_is_packed_is_named(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "input"
+    file.touch()
+    monkeypatch.setattr(CommandAdapter, "prepareWorkArea", lambda self, folder: os.truncate(file, 10**11))
+    with pytest.raises(SandboxRefused, match=r"^stdin: .* this site takes"):
+        pack(account, "fork", SandboxSettings(), ("stdin", (str(file)[1:],)))
 
 
 def raised_from(cause: BaseException, error: Exception) -> Exception:

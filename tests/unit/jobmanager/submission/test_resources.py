@@ -25,7 +25,7 @@ def after(*ends: Cause | None, host: str | None = "node7.site.org") -> LocalJob:
 
 
 def test_the_first_attempt_has_what_the_request_says() -> None:
-    assert choose_resources(after(), REQUEST) == Resources(False, 1000, 60, 90, "")
+    assert choose_resources(after(), REQUEST) == Resources(1000, 60, 90, "")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_an_attempt_may_have_lacked_the_next_has_more_of(
     ends: list[Cause | None], memory: int, cpu: int, wall: int
 ) -> None:
     needs = choose_resources(after(*ends), REQUEST)
-    assert (needs.is_retry, needs.memory_mb, needs.cpu_minutes, needs.wall_minutes) == (True, memory, cpu, wall)
+    assert (needs.memory_mb, needs.cpu_minutes, needs.wall_minutes) == (memory, cpu, wall)
 
 
 def test_parts_of_a_megabyte_are_rounded_up() -> None:
@@ -54,7 +54,7 @@ def test_parts_of_a_megabyte_are_rounded_up() -> None:
 
 def test_what_has_no_limit_does_not_grow() -> None:
     request = {**REQUEST, "max_memory": None, "max_cpu_time": None, "max_wall_time": None}
-    assert choose_resources(after(Cause.SIGNAL), request) == Resources(True, 0, 0, 0, "node7")
+    assert choose_resources(after(Cause.SIGNAL), request) == Resources(0, 0, 0, "node7")
 
 
 def test_a_limit_that_is_above_all_growth_stays() -> None:

@@ -113,7 +113,7 @@ class Job:
     reason: str = ""
     """Why it waits, is held or failed."""
     token: str = ""
-    """Its name, if the answer has it."""
+    """What it was submitted as or, if the answer does not tell, its name."""
     owner: str = ""
     """Its owner, if the answer has other users' jobs, too."""
     cause: Cause | None = None
@@ -308,11 +308,9 @@ class BatchAdapter:
     read_why: Callable[[str], Mapping[str, str]] = lambda printed: {}
     """Reads that output: local id, or the array's id for all that wait, to reason."""
     tokens: Command | None = None
-    """Prints the tokens that arrays ``ids`` were submitted with, whatever their names are now; None: nobody knows."""
+    """Prints the tokens that arrays ``ids`` were submitted with; None: the queue shows them, if anything does."""
     read_tokens: Callable[[str], Mapping[str, str]] = lambda printed: {}
     """Reads that output: id of the array to token."""
-    keeps_tokens: bool = False
-    """True: its queue shows what jobs were submitted as, whatever their names are now."""
     event_module: str = ""
     """The event generator's module that reads its log; empty: the queue is polled."""
     event_log: str = ""

@@ -8,6 +8,16 @@ from dataclasses import dataclass
 
 TOKEN = re.compile(r"([a-z][a-z0-9]{7})-[0-9a-z]{1,6}", re.ASCII)
 """The name of each submission of ours; group 1 is the grid job."""
+_OUTPUT = re.compile(rf"/({TOKEN.pattern})\.(?:[^/|]+\.)?driver\b", re.ASCII)
+
+
+def find_token(output: str) -> str:
+    """The token in the path of the file for what the batch system prints for a job; empty: there is none.
+
+    It says what the job was submitted as: people and sites rename jobs, but leave their files alone.
+    """
+    found = _OUTPUT.search(output)
+    return found[1] if found else ""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,6 @@ PBS = BatchAdapter(
     find=_ask_about("-N", "{{ token }}"),
     status=_qstat("-t", "-f", "-F", "json", "{{ id }}"),
     read_jobs=read_json_jobs,
-    keeps_tokens=True,
     history=_ask_about("-N", "{{ token }}", history=("-x",)),
     read_history=read_json_jobs,
     # One id at a time: a known and an unknown id in one call have crashed a server (OpenPBS 23.06).
@@ -247,7 +246,6 @@ TORQUE = replace(
     find=_TORQUE_QUEUE,
     status=_qstat("-t", "-f", "-x", "{{ id }}", outcomes=_XML_QUERIES),
     read_jobs=read_xml_jobs,
-    keeps_tokens=False,
     # Ended jobs stay in the queue, in state C, for keep_completed seconds; there is no other history.
     history=None,
     states={**{letter: state for letter, state in PBS.states.items() if letter in "EHQRSTW"}, **list_ended_states("C")},

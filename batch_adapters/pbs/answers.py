@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import Garbled, Job
 from batch_adapters.diagnosis import SHORTEST_MEMORY, Ask, Finding, Level, judge, read_number, read_seconds
+from batch_adapters.naming import find_token
 from batch_adapters.states import Cause, State
 
 _RUNNING = frozenset("BERSU")
@@ -16,11 +17,6 @@ _STARTED = re.compile(r"Job (?:run|Array Began) at .*")
 _ENDED = frozenset("CFX")
 # In Torque, elements of an array have their own names.
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[\d+\]|-\d+)?", re.ASCII)
-# What the driver is given, whatever a person (qalter -N) or a hook has called the job since.
-_GIVEN = re.compile(
-    r".*/driver\.sh</jsdl-hpcpa:Argument><jsdl-hpcpa:Argument>([a-z][a-z0-9]{7}-[0-9a-z]+)</jsdl-hpcpa:Argument>",
-    re.ASCII | re.DOTALL,
-)
 _ELEMENT = re.compile(r"(\d+)\[\d+\](.*)")
 _BORROWED = " without a start"
 
@@ -100,7 +96,7 @@ def _forget_borrowed(local_id: str, attributes: Mapping[str, object]) -> Mapping
         or str(attributes.get("job_state")) not in _ENDED
     ):
         return attributes
-    own = {name: value for name, value in attributes.items() if name in ("Job_Name", "Job_Owner", "argument_list")}
+    own = {name: value for name, value in attributes.items() if name in ("Job_Name", "Job_Owner", "Output_Path")}
     return {**own, "job_state": f"{attributes['job_state']}{_BORROWED}"}
 
 
@@ -146,8 +142,8 @@ def _read_jobs(jobs: Mapping[str, Mapping[str, object]], causes: Mapping[int, Ca
 
 def _read_token(attributes: Mapping[str, object]) -> str:
     name = str(attributes.get("Job_Name"))
-    found = _GIVEN.fullmatch(str(attributes.get("argument_list"))) or _TOKEN.fullmatch(name)
-    return found[1] if found else name
+    found = _TOKEN.fullmatch(name)
+    return find_token(str(attributes.get("Output_Path"))) or (found[1] if found else name)
 
 
 def _read_exit_status(attributes: Mapping[str, object]) -> int | None:

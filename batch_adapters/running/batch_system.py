@@ -143,8 +143,6 @@ class BatchSystem:
 
     def find_renamed(self, token: str) -> list[LocalStatus]:
         """The local jobs of a token that were given another name, by their owner or when they were submitted."""
-        if self.adapter.tokens is None and not self.adapter.keeps_tokens:
-            return []
         statuses = self.query()
         asked = {status.local_id: token for status in statuses if not TOKEN.fullmatch(status.token)}
         return [status for status in self.restore_tokens(statuses, asked) if status.token == token]

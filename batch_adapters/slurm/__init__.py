@@ -43,10 +43,10 @@ _ABSENT = Meaning(1, r"\Aslurm_load_jobs error: Invalid job id specified\s*\Z", 
 _COMPLAINT = Meaning(0, r"\A\w+:? error: ", Answer.UNKNOWN)
 
 _ASKED = (_ABSENT, _DOWN, _COMPLAINT, OK)
-# Ended jobs are shown for MinJobAge (300 s). Each record ends with the id, as names may contain anything.
+# Ended jobs are shown for MinJobAge (300 s). Each record ends with the id, as paths and names may contain anything.
 _SQUEUE = (
     *("squeue", "--noheader", "--me", "--all", "--array", "--states=all"),
-    "--Format=JobArrayID:|,State:|,exit_code:|,Reason:|,Name:|,JobArrayID:",
+    "--Format=JobArrayID:|,State:|,exit_code:|,Reason:|,StdOut:|,Name:|,JobArrayID:",
 )
 
 

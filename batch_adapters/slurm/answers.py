@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from batch_adapters.adapter import Garbled, Job, read_range
 from batch_adapters.diagnosis import Ask, Finding, Level, judge, read_number
+from batch_adapters.naming import find_token
 from batch_adapters.states import Cause
 
-# squeue does not escape names, which may have line breaks and even look like records: each record ends with its own id.
+# squeue escapes neither path nor name, which may have line breaks and even look like records: each ends with its id.
 _QUEUED = re.compile(
     r"(?P<id>\d+(?:_\d+)?)\|(?P<state>[A-Z_]+)\|(?:(?P<wait>\d+)|(?P<exit>\d+):(?P<signal>\d+))"
-    r"\|(?P<reason>[^|\n]*)\|(?P<token>.*?)\|(?P=id)\n",
+    r"\|(?P<reason>[^|\n]*)\|(?P<path_name>.*?)\|(?P=id)\n",
     re.DOTALL,
 )
 # Tasks that never started are one record: 422_[1,3-9,12-18:2%4]; "CANCELLED by 1001".
@@ -26,7 +27,7 @@ _ENDED_ITSELF = re.compile(r"None|NonZeroExitCode|JobLaunchFailure|RaisedSignal.
 
 
 def read_jobs(printed: str) -> Iterator[Job]:
-    """The jobs in squeue's ``JobArrayID:|,State:|,exit_code:|,Reason:|,Name:|,JobArrayID:``.
+    """The jobs in squeue's ``JobArrayID:|,State:|,exit_code:|,Reason:|,StdOut:|,Name:|,JobArrayID:``.
 
     :raises Garbled: there is anything before, between or after the records, or the last one is torn.
     """
@@ -37,7 +38,8 @@ def read_jobs(printed: str) -> Iterator[Job]:
         ended_itself = _ENDED_ITSELF.fullmatch(match["reason"]) is not None
         state, exit_code, cause = _read_end(match["state"], status, signal, ended_itself)
         reason = "" if match["reason"] == "None" else match["reason"]
-        yield Job(match["id"], state, exit_code, reason, match["token"], cause=cause)
+        token = find_token(match["path_name"]) or match["path_name"].rpartition("|")[2]
+        yield Job(match["id"], state, exit_code, reason, token, cause=cause)
 
 
 def read_history(printed: str) -> Iterator[Job]:

@@ -147,15 +147,13 @@ def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], 
         and missing[key.local_id][0] >= MISSING_ANSWERS
         and asked - missing[key.local_id][1] >= patience
     ]
-    # Its owner, or an administrator, may have changed the token by which it is asked for.
+    # Where too many are in the queue, they are asked for by name, and somebody may have changed that.
     arrays = {system.adapter.naming.array_of(key.local_id) for key in hopeless}
     by_id = {status.local_id: status for array in sorted(arrays) for status in system.find_by_id(array)}
     found = {key: by_id[key.local_id] for key in hopeless if key.local_id in by_id}
     shown = {key: status for key, status in found.items() if status.is_of(key.token)}
     _apply(account, shown, asked)
-    # A name that is no token may be a new name of the job; one that is, of another job that has the id now.
-    renamed = {key for key, status in found.items() if status.is_alive and not TOKEN.fullmatch(status.token)}
-    lost = [key for key in hopeless if key not in shown and key not in renamed]
+    lost = [key for key in hopeless if key not in shown]
     _change(account, lost, partial(_mark_lost, system.adapter.name, asked))
 
 

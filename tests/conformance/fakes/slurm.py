@@ -118,6 +118,7 @@ def _field(name: str, job: Job) -> str:
         "state": _state(job),
         "reason": _REASONS.get(job.state, "None"),
         "name": job.token,
+        "stdout": f"/results/{job.token}.%a.driver",
         # As wait(2) gives it.
         "exit_code": str((job.exit_code or 0) << 8),
     }

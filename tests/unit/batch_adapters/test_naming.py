@@ -4,7 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from batch_adapters.naming import Naming
+from batch_adapters.naming import Naming, find_token
+
+
+@pytest.mark.parametrize(
+    ("output", "token"),
+    [
+        pytest.param("/results/k3f9zq2m-1.0.driver", "k3f9zq2m-1", id="Slurm"),
+        pytest.param("/results/k3f9zq2m-1.%a.driver|nightly", "k3f9zq2m-1", id="Slurm, array"),
+        pytest.param("vm:/results/k3f9zq2m-1.^array_index^.driver", "k3f9zq2m-1", id="PBS, array"),
+        pytest.param("vm:/results/k3f9zq2m-1.driver-7", "k3f9zq2m-1", id="Torque, array"),
+        pytest.param("/home/ann/k3f9zq2m-1.out|driver", "", id="another file"),
+        pytest.param("/results/k3f9zq2m.0.driver", "", id="no token"),
+    ],
+)
+def test_a_token_is_found_in_the_path_of_what_the_batch_system_prints(output: str, token: str) -> None:
+    assert find_token(output) == token
 
 
 @pytest.mark.parametrize("element", ["{id}_{n}", "{id}[{n}]"])

@@ -205,7 +205,6 @@ def test_what_was_renamed_has_the_name_that_it_was_submitted_with() -> None:
     assert {(job.local_id, job.token) for job in read_json_jobs(printed)} == {
         (f"31[{n}].pbsx", "mofp426z-1") for n in (1, 2, 3)
     }
-    assert (PBS.keeps_tokens, TORQUE.keeps_tokens) == (True, False), "Torque shows no arguments"
 
 
 def test_broken_bytes_in_a_users_environment_do_not_break_the_answer() -> None:

@@ -62,9 +62,9 @@ def test_folders_may_have_any_name() -> None:
 
 
 def test_questions_and_cancellations_are_asked_as_they_were_recorded() -> None:
-    assert " ".join(render_argv(SLURM.find, {"token": "k3f9zq2m-1"})) == RUN[1].command
-    assert " ".join(render_argv(SLURM.status, {"id": "3_0"})) == of_scene(RUN, "an array", "squeue")[1].command
-    assert " ".join(render_argv(SLURM.queue, {})) == of_scene(RUN, "a name", "squeue")[0].command
+    questions = [(SLURM.queue, {}), (SLURM.find, {"token": "k3f9zq2m-7"}), (SLURM.status, {"id": "7_1"})]
+    asked = [" ".join(render_argv(command, variables)) for command, variables in questions]
+    assert asked == [recording.command for recording in of_scene(RUN, "renamed", "squeue")]
     assert (
         " ".join(render_argv(SLURM.cancel, {"ids": ["3_0", "999999_3"]}))
         == of_scene(RUN, "absent", "scancel")[1].command
@@ -178,10 +178,17 @@ def test_a_job_that_is_completing_may_run_again() -> None:
 
 def test_a_name_with_line_breaks_forges_no_job() -> None:
     jobs = read_queue(of_scene(RUN, "a name", "squeue")[0])
-    names = {job.local_id: job.token for job in jobs}
-    assert names["15"] == "two\n1|RUNNING|0|None|aaaaaaaa-1|1\nx|y"
-    assert "1" not in names
+    assert "15" in {job.local_id for job in jobs}
+    assert not {"1", "aaaaaaaa-1"} & {word for job in jobs for word in (job.local_id, job.token)}
     assert len(jobs) == 12
+
+
+def test_what_was_renamed_has_the_token_it_was_submitted_with() -> None:
+    everything, of_its_name, _ = (read_queue(recording) for recording in of_scene(RUN, "renamed", "squeue"))
+    alive = {job.local_id: job.token for job in everything if job.native_state in ("PENDING", "RUNNING")}
+    elements = {**dict.fromkeys(("7_0", "7_1"), "k3f9zq2m-8"), **dict.fromkeys(("8_0", "8_1"), "k3f9zq2m-9")}
+    assert alive == {"6": "k3f9zq2m-7", **elements, "11": "k3f9zq2m-10"}
+    assert {job.token for job in of_its_name} == {"k3f9zq2m-9"}, "squeue --name knows new names only"
 
 
 def test_a_refused_job_that_is_shown_all_the_same_has_never_started() -> None:

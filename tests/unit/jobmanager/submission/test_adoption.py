@@ -46,14 +46,12 @@ def test_it_is_found_under_the_name_that_the_batch_system_gave_it(toy: ToySystem
     assert toy.calls("tokens") == ["16 17"], "another token of ours is no new name"
 
 
-@pytest.mark.parametrize("keeps_tokens", [True, False])
-def test_the_whole_queue_is_asked_for_only_where_it_would_show_another_name(toy: ToySystem, keeps_tokens: bool) -> None:
-    toy.change_adapter(tokens=None, keeps_tokens=keeps_tokens)
+def test_what_is_not_found_by_its_name_is_looked_for_in_the_whole_queue(toy: ToySystem) -> None:
+    toy.change_adapter(tokens=None)
     toy.add([None])
     toy.answers("queue", f"17_1 PD {TOKEN} -")
-    toy.now = NOW + SETTLE
-    assert look(toy) is keeps_tokens
-    assert bool(toy.calls("queue")) is keeps_tokens
+    assert look(toy)
+    assert toy.ids() == ["17_1"]
 
 
 def test_what_all_drivers_prove_needs_no_answer(toy: ToySystem) -> None:

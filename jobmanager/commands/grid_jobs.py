@@ -441,7 +441,7 @@ def recover(options: argparse.Namespace) -> int:
         print(f"{name}: {job.job_id} makes {what} of {gap.grid_job} again")
     for job_id in found.unknown:
         print(
-            f"samgrid recover: grid job {job_id} cannot be read, so nothing is submitted of it and what it repeats:"
+            f"samgrid recover: grid job {job_id} cannot be read, so nothing is submitted that it may have made:"
             f' try "samgrid repair", or else "samgrid remove {job_id}", and recover again',
             file=sys.stderr,
         )

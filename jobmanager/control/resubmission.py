@@ -77,7 +77,10 @@ def gap_of(database: Database, first: GridJob) -> "Gap":
     eldest = first
     while eldest.is_partial and eldest.repeats is not None and database.grid_jobs.has(eldest.repeats):
         eldest = database.grid_jobs.get(eldest.repeats)
-    family = find_family(database, eldest)
+    try:
+        family = find_family(database, eldest)
+    except DamagedDocument as damage:
+        raise NotRepeatable(f"what failed in {first.job_id} may have been made again already: {damage}") from damage
     if first.steps:
         return _gap_of_steps(database, first, [job for job in family if job.steps])
     failed = set(first.indexes) - succeeded_indexes(database, first.job_id)
@@ -106,7 +109,9 @@ def _find_strays(database: Database, eldest: GridJob) -> Iterator[GridJob]:
     for job_id in database.grid_jobs.partial(eldest.job_type):
         try:
             job = database.grid_jobs.get(job_id)
-        except DamagedDocument:  # see `_may_be_stray`
+        except DamagedDocument:
+            if _may_be_stray(database, job_id):
+                raise
             continue
         is_same = (job.slices, job.request()) == (eldest.slices, eldest.request())
         if is_same and job.job_id != eldest.job_id and not (job.repeats and database.grid_jobs.has(job.repeats)):

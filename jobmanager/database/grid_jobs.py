@@ -406,9 +406,10 @@ class GridJobs:
         return [one for one in found if self.get(one).repeats == job_id]
 
     def partial(self, job_type: str) -> list[str]:
-        """The grid jobs of a job type that have only some of their slices."""
-        sql = "SELECT id FROM grid_job WHERE type = ? AND instr(document, CAST(? AS BLOB)) ORDER BY submitted, id"
-        return self._store.values(sql, [job_type, ' only="'])
+        """The grid jobs of a job type that have only some of their slices, or of whose document a part is lost."""
+        condition = "type = ? AND (instr(document, ?) OR substr(document, -11) != ?)"
+        sql = f"SELECT id FROM grid_job WHERE {condition} ORDER BY submitted, id"
+        return self._store.values(sql, [job_type, b' only="', b"</grid-job>"])
 
     def _find_steps(self, condition: str, values: Sequence[object] = ()) -> dict[str, list[StepLine]]:
         sql = (

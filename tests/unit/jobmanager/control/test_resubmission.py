@@ -403,15 +403,17 @@ def test_what_a_repetition_has_made_counts_even_if_what_it_repeats_is_not_known_
     assert recover(account)[0].gaps == (Gap(first, (1, 3) if how == "removed" else (3,)),)
 
 
-def test_nothing_is_recovered_while_it_is_not_known_what_a_repetition_repeats(account: Account) -> None:
+@pytest.mark.parametrize("left", ["substr(document, 1, 30)", "substr(document, 2)", "zeroblob(3000)"])
+def test_nothing_is_made_again_while_it_is_not_known_what_a_repetition_repeats(account: Account, left: str) -> None:
     first = accept_slices(account)
     finish(account, first, failed=[1])
     again = repeat_grid_job(account, first, only_failed=True).job_id
     finish(account, again)
     with account.database.transaction():
-        sql = "UPDATE grid_job SET document = substr(document, 1, 30) WHERE id = ?"
-        account.database._store.write(sql, [(again,)])
+        account.database._store.write(f"UPDATE grid_job SET document = {left} WHERE id = ?", [(again,)])
     assert recover(account) == (Recovery((), (), (again,)), [])
+    with pytest.raises(NotRepeatable, match=f'failed in {first} .* {again} cannot be read .* "samgrid remove {again}"'):
+        repeat_grid_job(account, first, only_failed=True)
 
 
 def test_a_grid_job_that_cannot_be_read_keeps_no_other_from_being_submitted_again(

@@ -1,10 +1,6 @@
 """How tests of the generator's modules note what is read from a scheduler's log."""
 
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
-import pytest
+from collections.abc import Iterable
 
 from batch_adapters.generator.module import Parser
 
@@ -23,13 +19,3 @@ def collect_changes(lines: Iterable[str]) -> dict[str, str]:
         change = f"{state}/{exit_code}" if state in "48" else state
         changes[local_id] = f"{changes[local_id]} {change}" if local_id in changes else change
     return changes
-
-
-@contextmanager
-def use_utc() -> Iterator[None]:
-    """The zone of this process is UTC, in which the recordings were made."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TZ", "UTC")
-        time.tzset()
-        yield
-    time.tzset()

@@ -1,7 +1,7 @@
 """What no module of the generator does, whatever is done to its scheduler's log: raise, forge, lose, mix up jobs."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC
 from functools import cached_property
@@ -18,9 +18,11 @@ from batch_adapters.lsf.events import LsbEvents
 from batch_adapters.pbs.events import ServerLog
 from batch_adapters.sge.events import GridEngineLog
 from batch_adapters.slurm.events import SLURM
-from tests.unit.batch_adapters.log_reading import collect_changes, read_lines, use_utc
+from tests.unit.batch_adapters.log_reading import collect_changes, read_lines
 from tests.unit.batch_adapters.recordings import RECORDED
 from tests.unit.batch_adapters.test_lsf_events import new, start, status
+
+pytestmark = pytest.mark.usefixtures("utc")
 
 NOW = 1795262400.0
 _CONDOR_END = re.compile(rb"(?<=\n\.\.\.\n)|(?<=\n\}\n)|(?<=\n</c>\n)")
@@ -113,12 +115,6 @@ LOGS = {
     ),
 }
 every_log = pytest.mark.parametrize("name", LOGS)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _utc() -> Iterator[None]:
-    with use_utc():
-        yield
 
 
 @every_log

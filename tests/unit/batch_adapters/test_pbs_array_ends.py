@@ -1,7 +1,6 @@
 """Arrays of a PBS server that keeps a history end though no line of its log says so: it is asked, seldom."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +9,6 @@ import pytest
 from batch_adapters.generator.module import FeedSettings
 from batch_adapters.pbs import array_ends
 from batch_adapters.pbs.events import PBS
-from tests.unit.batch_adapters.log_reading import use_utc
 from tests.waiting import wait_until
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "pbs"
@@ -67,9 +65,8 @@ class Server:
 
 
 @pytest.fixture
-def server(room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    with use_utc():
-        yield Server(room, monkeypatch)
+def server(room: Path, monkeypatch: pytest.MonkeyPatch, utc: None) -> Server:
+    return Server(room, monkeypatch)
 
 
 def test_an_array_ends_when_none_of_its_subjobs_runs_and_the_server_says_so(server: Server) -> None:

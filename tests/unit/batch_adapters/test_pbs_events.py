@@ -1,7 +1,6 @@
 """The PBS module on a real server's log (OpenPBS 23.06), job by job against what happened; Torque by its words."""
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +9,9 @@ import pytest
 from batch_adapters.generator.module import LogNotKnown
 from batch_adapters.pbs import events
 from batch_adapters.pbs.events import PBS, ServerLog, find_log, read_deletions
-from tests.unit.batch_adapters.log_reading import collect_changes, read_lines, use_utc
+from tests.unit.batch_adapters.log_reading import collect_changes, read_lines
+
+pytestmark = pytest.mark.usefixtures("utc")
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "pbs"
 LOG_LINE = re.compile(rb"^\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;[0-9a-f]{4};.*\n", re.MULTILINE)
@@ -47,14 +48,8 @@ DELETED = line("Job to be deleted at request of u@h")
 OBIT = line("Obit received momhop:1 serverhop:1 state:R substate:42", mask="0080")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _utc() -> Iterator[None]:
-    with use_utc():
-        yield
-
-
 @pytest.fixture(scope="module")
-def recorded_changes(_utc: None) -> dict[str, str]:
+def recorded_changes(utc: None) -> dict[str, str]:
     return read_changes(b"".join(read_recording(*TRANSCRIPTS)))
 
 

@@ -3,7 +3,6 @@
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,9 @@ from batch_adapters.slurm import controller_log
 from batch_adapters.slurm.controller_log import read_deletions
 from batch_adapters.slurm.events import SLURM, find_log
 from batch_adapters.states import Cause, Event, State, read_event
-from tests.unit.batch_adapters.log_reading import collect_changes, read_lines, use_utc
+from tests.unit.batch_adapters.log_reading import collect_changes, read_lines
+
+pytestmark = pytest.mark.usefixtures("utc")
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "slurm"
 CONTROLLER_LOG = (RECORDED / "slurm-slurmctld-info.log").read_bytes()
@@ -63,12 +64,6 @@ def select_jobs(*jobs: str) -> bytes:
     """Every line of the recorded slurmctld.log that names one of the jobs."""
     names = "|".join(map(re.escape, jobs))
     return select(rf"(?:JobId=|\) for )(?:{names})(?![\d_+])".encode(), CONTROLLER_LOG)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _utc() -> Iterator[None]:
-    with use_utc():
-        yield
 
 
 def read_changes(log: bytes, parser: Parser | None = None) -> dict[str, str]:

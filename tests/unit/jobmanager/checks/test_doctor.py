@@ -3,11 +3,8 @@
 import json
 import os
 import re
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +18,11 @@ from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.checks import doctor, probe
 from jobmanager.checks.doctor import check_event_source, choose_batch_systems, examine, render_finding
 from jobmanager.checks.probe import run_probe
-from jobmanager.monitor.client import socket_address
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.site.settings import EventSource, EventsSettings, NotificationSettings, SandboxSettings, Transfer
 from tests.unit.batch_adapters.generator.generator_process import starting
 from tests.unit.batch_program import NO, SILENT, BatchProgram, use
+from tests.unit.jobmanager.checks.fake_monitor import monitor_that_says
 from tests.waiting import wait_until
 
 
@@ -80,25 +77,6 @@ def diagnosed_by(
 
 
 # --- the monitor
-
-
-@contextmanager
-def monitor_that_says(account: Account, *answers: str) -> Iterator[None]:
-    """Somebody who answers at the monitor's socket, one caller after another."""
-    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        listener.listen()
-
-        def answer() -> None:
-            for text in answers:
-                connection, _ = listener.accept()
-                with connection:
-                    connection.sendall(text.encode())
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        yield
-        thread.join()
 
 
 def test_a_monitor_that_runs_is_asked_what_problems_it(fake: Account) -> None:

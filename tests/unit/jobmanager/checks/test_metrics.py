@@ -3,10 +3,7 @@
 import json
 import os
 import re
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +17,10 @@ from jobmanager.commands import cli
 from jobmanager.control.removal import remove_grid_job
 from jobmanager.database.database import DamagedDocument
 from jobmanager.database.local_job import LocalJob
-from jobmanager.monitor.client import socket_address
 from jobmanager.site.account import Account, limiter_file
 from jobmanager.site.places import StatePlaces
 from tests.extras import Later, need
+from tests.unit.jobmanager.checks.fake_monitor import monitor_that_says
 from tests.unit.jobmanager.views.test_usage import DAY, A, B, C, Part, put_grid_job
 from tests.unit.traps import TRAPS
 
@@ -55,23 +52,6 @@ def labels(**words: str) -> Labels:
 
 def positive(values: dict[Labels, float]) -> dict[Labels, float]:
     return {label: value for label, value in values.items() if value}
-
-
-@contextmanager
-def monitor_that_says(account: Account, answer: bytes) -> Iterator[None]:
-    """A monitor's socket, at which one caller is answered so."""
-
-    def behave() -> None:
-        with listener.accept()[0] as connection:
-            connection.sendall(answer)
-
-    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        listener.listen()
-        server = threading.Thread(target=behave)
-        server.start()
-        yield
-        server.join()
 
 
 def end_grid_job(account: Account, job_id: str) -> None:
@@ -217,14 +197,14 @@ def test_a_silent_batch_system_and_how_much_it_was_asked(account: Account) -> No
 
 
 def test_problems_that_the_monitor_tells_count_by_what_they_are_about(account: Account) -> None:
-    answer = b"aaaaaaaa: submit: refused\nslurm: reconcile: silent\nmonitor: no space\nevents: generator ended\n"
+    answer = "aaaaaaaa: submit: refused\nslurm: reconcile: silent\nmonitor: no space\nevents: generator ended\n"
     with monitor_that_says(account, answer):
         found = scrape(account)
     assert found["samgrid_monitor_up"] == {labels(): 1}
     told = {labels(about="task"): 2, labels(about="monitor"): 1, labels(about="events"): 1}
     assert found["samgrid_problems"] == told
     account.places.monitor_socket.unlink()
-    with monitor_that_says(account, b""):
+    with monitor_that_says(account, ""):
         assert set(scrape(account)["samgrid_problems"].values()) == {0}
 
 

@@ -1,18 +1,23 @@
 """What a batch system's log says of who deleted local jobs, or of a limit, where its history does not say it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from batch_adapters.generator.module import LogModule
+from batch_adapters.pbs import PBS
 from batch_adapters.pbs.answers import PBS_CAUSES
 from batch_adapters.registry import find_event_module
 from batch_adapters.slurm import SLURM
 from batch_adapters.states import Cause, Event, State, read_event
 from jobmanager.completion.collection import collect_grid_job
 from jobmanager.completion.retries import judge_failures
+from jobmanager.site.account import Account
+from jobmanager.site.settings import EventSource
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.states.registration import apply_events
@@ -67,6 +72,43 @@ def test_where_the_log_cannot_be_read_its_exit_codes_say_it(toy: ToySystem, tmp_
         (Cause.TIME_LIMIT, None),
         (Cause.CANCELLED_OUTSIDE, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "log", "ends"),
+    [
+        pytest.param(
+            {"path": LOG}, "/dev/null", [(Cause.TIME_LIMIT, None), (Cause.CANCELLED_OUTSIDE, "root")], id="configured"
+        ),
+        pytest.param(
+            {"prefix": ("true",)}, LOG, [(Cause.TIME_LIMIT, None), (Cause.CANCELLED_OUTSIDE, None)], id="another's"
+        ),
+        pytest.param({"source": EventSource.POLL}, LOG, [(Cause.SIGNAL, None)] * 2, id="not followed"),
+    ],
+)
+def test_only_a_log_that_we_read_is_asked(
+    toy: ToySystem, settings: dict[str, Any], log: Path | str, ends: list[tuple[Cause, str | None]]
+) -> None:
+    follow_log(toy, {"1[1].pbs1": CAUGHT, "2[1].pbs1": CAUGHT})
+    toy.change_adapter(event_log=str(log))
+    events = replace(toy.account.configuration.events, **settings)
+    account = Account(toy.account.places, replace(toy.account.configuration, events=events))
+    collect_grid_job(account, GRID_JOB)
+    assert [(toy.job(n).cause, toy.job(n).ended_by) for n in (1, 2)] == ends
+
+
+def test_the_deletion_of_an_array_is_that_of_its_elements_that_waited(toy: ToySystem, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("11/25/2026 22:10:46;0008;Server@pbs1;Job;2[].pbs1;Job to be deleted at request of root@pbs1\n")
+    toy.change_adapter(event_log=str(log), naming=PBS.naming)
+    toy.add(["2[1].pbs1", "2[2].pbs1", "2[3].pbs1"])
+    for number in (1, 3):
+        toy.drives(f"2[{number}].pbs1", "start 1795644620")
+    for number, code in ((1, 143), (2, 143), (3, 0)):
+        apply_events(toy.database, "toy", [Event(1_795_644_700, f"2[{number}].pbs1", State.FAILED, code)])
+    collect_grid_job(toy.account, GRID_JOB)
+    jobs = toy.database.local_jobs.all_of(GRID_JOB)
+    assert [(job.cause, job.ended_by) for job in jobs] == [(Cause.CANCELLED_OUTSIDE, by) for by in (None, "root", None)]
 
 
 @pytest.mark.parametrize(

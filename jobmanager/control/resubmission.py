@@ -14,7 +14,7 @@ from jobmanager.requests.acceptance import add_grid_job, prepare_grid_job
 from jobmanager.requests.attributes import BadRequest, Given, read_type
 from jobmanager.requests.job_types import HandlerError, load_job_types
 from jobmanager.requests.request_handler import find_steps, read_adapter
-from jobmanager.requests.time_limit import limited
+from jobmanager.requests.time_limit import limited, telling_delay
 from jobmanager.site.account import Account
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,8 @@ def _check_none_runs(first: GridJob, repetitions: Iterable[GridJob]) -> None:
 
 
 def _prepare(account: Account, first: GridJob) -> GridJob:
-    with limited(account.configuration.handlers.time_limit):
+    seconds = account.configuration.handlers.time_limit
+    with telling_delay(seconds), limited(seconds):
         return prepare_grid_job(account, first.request(), first.request_folder, first)
 
 

@@ -42,7 +42,7 @@ from jobmanager.requests.request_handler import (
     find_steps,
     read_adapter,
 )
-from jobmanager.requests.time_limit import limited
+from jobmanager.requests.time_limit import limited, telling_delay
 from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
 
@@ -69,8 +69,9 @@ def accept_grid_job(
     """
     if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
         return known
+    seconds = account.configuration.handlers.time_limit
     try:
-        with limited(account.configuration.handlers.time_limit):
+        with telling_delay(seconds), limited(seconds):
             job = prepare_grid_job(account, given, folder)
     except HandlerUnreachable as error:
         raise HandlerUnreachable(f"{error}: not accepted now, submit it again later") from error.__cause__

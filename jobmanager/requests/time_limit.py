@@ -2,10 +2,12 @@
 
 import errno
 import faulthandler
+import logging
 import os
 import re
 import resource
 import signal
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +20,8 @@ from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, TooL
 from jobmanager.site.account import Account
 from sandbox.files import open_own, read_regular
 
+logger = logging.getLogger(__name__)
+
 MOST_HANGS = 3
 """A grid job's handler is given up after it has hung so often."""
 MOST_DEATHS = 20
@@ -26,6 +30,8 @@ MOST_UNREACHED = 1500
 """A handler is given up after it has not reached what it needs so often: with a minute between, in about a day."""
 RECORDS = ("asked", "hung", "died", "unreached")
 """The files of `Asking`."""
+PATIENCE = 10.0
+"""Seconds after which a person who waits for a handler is told so."""
 _GRACE = 5.0
 """Seconds between interrupting the code and killing its process."""
 _SHOWN_CALLS = 3
@@ -74,6 +80,19 @@ def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
             signal.signal(signal.SIGALRM, before)
     except TooLong as error:
         raise HandlerHung(str(error)) from error
+
+
+@contextmanager
+def telling_delay(most: float) -> Iterator[None]:
+    """Tell whoever waits for the block, which takes ``most`` seconds at most, that it takes long."""
+    words = "the handler, or what it asks, has not answered for %g s; it may take %g s in all"
+    timer = threading.Timer(PATIENCE, logger.warning, [words, PATIENCE, most])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from jobmanager.completion.collection import collect_grid_job
 from jobmanager.database.database import UnknownJob
 from jobmanager.database.grid_job import GridJob
 from jobmanager.monitor.worker import main as run_worker
+from jobmanager.requests import acceptance, time_limit
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import DRIVER_VARIABLES, BadRequest
 from jobmanager.requests.job_types import (
@@ -40,7 +41,7 @@ from jobmanager.states.registration import create_local_jobs
 from jobmanager.submission import packing
 from jobmanager.submission.packing import find_entries
 from sandbox.files import SandboxRefused
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, wait_until
 
 Given = Sequence[tuple[str, tuple[Value, ...]]]
 
@@ -85,6 +86,19 @@ def test_what_could_never_run_is_refused_at_once(account: Account, given: Given,
     with pytest.raises(BadRequest, match=word):
         accept_grid_job(account, [*REQUEST, *given], Path(folder))
     assert account.database.grid_jobs.overview() == []
+
+
+def test_who_submits_is_told_that_the_handler_takes_long(
+    account: Account, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def prepare(*_: object) -> GridJob:
+        wait_until(lambda: "has not answered for 0 s" in caplog.text)
+        raise BadRequest(["answered"])
+
+    monkeypatch.setattr(time_limit, "PATIENCE", 0)
+    monkeypatch.setattr(acceptance, "prepare_grid_job", prepare)
+    with pytest.raises(BadRequest, match="answered"):
+        accept_grid_job(account, REQUEST, Path("/"))
 
 
 SWEPT = [("samgrid_type", ("command",)), ("executable", ("/bin/echo",)), ("parameters", ("points.csv",))]

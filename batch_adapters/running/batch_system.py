@@ -207,8 +207,14 @@ class BatchSystem:
             raise Refused(f"{self.adapter.name} has no command with which the owner of local jobs could {verb} them")
         wanted = list(ids)
         most = min(self.adapter.cancel_at_once, _MOST_IDS)
+        complaint: Garbled | None = None
         for start in range(0, len(wanted), most):
-            self._ask(command, {"ids": wanted[start : start + most], "prefixes": prefixes, **variables})
+            try:
+                self._ask(command, {"ids": wanted[start : start + most], "prefixes": prefixes, **variables})
+            except Garbled as error:  # such as of a host that is lost: the others may be on other hosts
+                complaint = complaint or error
+        if complaint is not None:
+            raise complaint
 
     def analyze(self, local_id: str) -> str:
         """Why a local job waits, in the batch system's words; empty: it does not say."""

@@ -257,6 +257,17 @@ def test_a_batch_system_may_take_fewer_ids_at_once(toy: Toy) -> None:
     assert toy.calls == [2, 1]
 
 
+@pytest.mark.parametrize(("exit_code", "calls"), [(9, [1, 1]), (1, [1])])
+def test_what_is_said_of_some_ids_keeps_no_others_from_being_cancelled(
+    toy: Toy, exit_code: int, calls: list[int]
+) -> None:
+    cancel = replace(toy.adapter.cancel, attempts=1)
+    toy.adapter = replace(toy.adapter, cancel_at_once=1, cancel=cancel)
+    with pytest.raises(Garbled if exit_code == 9 else Unreachable, match="lost a"):
+        toy.says(f'echo "lost $1"; [ "$1" != a ] || exit {exit_code}').cancel(["a", "b"])
+    assert toy.calls == calls
+
+
 # --- questions about the ids that another one lists
 
 

@@ -18,6 +18,7 @@ from jobmanager.database.local_jobs import FailedJob
 from jobmanager.database.times import read_time
 from jobmanager.site.account import Account, find_batch_system, find_outage
 from jobmanager.states.driver_status import read_driver_status, status_file
+from jobmanager.states.ends import needs_batch_cause
 from jobmanager.states.failures import find_refusal
 from jobmanager.states.reconciliation import MISSING_ANSWERS
 from jobmanager.views.following import find_printed
@@ -349,6 +350,8 @@ def _judge_end(job: LocalJob, context: Context) -> str:
         return "Succeeded: its driver recorded the end, which it does only when the outputs are back."
     word = job.outcome.value if job.outcome else job.state.word
     what = f"{word.capitalize()}, as {job.reason or 'nobody said otherwise'}"
+    if needs_batch_cause(job) and not context.grid_job_has_ended:
+        what += f" (so far: {job.batch} is asked why before the outputs are gathered)"
     if job.driver == "ended":
         return f"{what}; its outputs are back."
     decisive = _find_decisive(job)

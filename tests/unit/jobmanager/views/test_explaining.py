@@ -22,7 +22,7 @@ from jobmanager.states.ends import put_outcome
 from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status, mark_lost
 from jobmanager.views.explaining import BatchAnswer, Context, explain, render_verdict
 from jobmanager.views.text import render_local_time
-from sandbox.status import DriverStatus
+from sandbox.status import CaughtSignal, DriverStatus
 from tests.unit.batch_program import NO, SILENT, BatchProgram, use
 
 GRID_JOB = "abcdefgh"
@@ -330,6 +330,13 @@ def proven() -> LocalJob:
     return job
 
 
+def told_to_end() -> LocalJob:
+    job = running()
+    told = CaughtSignal("TERM", T + 7)
+    apply_driver_status(job, DriverStatus(start=T, end=T + 8, exit_code=143, caught=(told,)), T + 9)
+    return job
+
+
 def requeued_by_queue() -> LocalJob:
     job = running()
     apply_status(job, LocalStatus("17.1", "WAITS", State.PENDING), T + 20, "queue")
@@ -447,6 +454,18 @@ def intended() -> LocalJob:
             replace(QUIET, driver=DriverStatus(start=1, pid=7, end=2, exit_code=143)),
             ["Failed", "wrote down the end of an earlier run only."],
             id="failed, when it was queued again",
+        ),
+        pytest.param(
+            told_to_end,
+            QUIET,
+            ["Failed", "nobody says who sent it", "so far: fake is asked why", "its outputs are back"],
+            id="told to end by somebody",
+        ),
+        pytest.param(
+            told_to_end,
+            replace(QUIET, grid_job_has_ended=True),
+            ["Failed", "nobody says who sent it; its outputs are back"],
+            id="told to end by somebody that nobody knows",
         ),
         pytest.param(lost, QUIET, ["Failed", "was lost", "the job manager"], id="lost"),
         pytest.param(never_submitted, QUIET, ["failed", "never submitted"], id="never submitted"),

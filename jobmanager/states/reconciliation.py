@@ -153,7 +153,9 @@ def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], 
     found = {key: by_id[key.local_id] for key in hopeless if key.local_id in by_id}
     shown = {key: status for key, status in found.items() if status.is_of(key.token)}
     _apply(account, shown, asked)
-    lost = [key for key in hopeless if key not in shown]
+    # Not every batch system tells what a job was submitted as: while one lives whose name is no token, it may be ours.
+    renamed = {key for key, status in found.items() if status.is_alive and not TOKEN.fullmatch(status.token)}
+    lost = [key for key in hopeless if key not in shown and key not in renamed]
     _change(account, lost, partial(_mark_lost, system.adapter.name, asked))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batch_adapters.adapter import BatchError, LocalStatus, Unreachable
+from batch_adapters.naming import TOKEN
 from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
@@ -408,6 +409,8 @@ def _compare(job: LocalJob, shown: LocalStatus, interval: float) -> str:
 def _describe_absence(job: LocalJob, context: Context) -> str:
     another = next((status for status in context.now.found), None) if context.now else None
     gone = f"{job.batch} does not know it now"
+    if another is not None and another.is_alive and not TOKEN.fullmatch(another.token):
+        return f"{job.batch} shows it {another.native_state} now, but renamed: as long as it does, it is not given up"
     if another is not None:
         gone = f"{job.batch} has given its id to another job, named {another.token}"
     witness = _find_witness(context)

@@ -316,11 +316,12 @@ def test_absence_is_believed_after_some_answers_and_some_time(
 
 @pytest.mark.parametrize("token", [pytest.param("", id="none any more"), pytest.param(TOKEN, id="its own")])
 def test_what_is_shown_by_its_id_alone_is_not_given_up(toy: ToySystem, token: str) -> None:
-    toy.add(["17_1", "17_2", "17_3"], ACTIVE)
-    toy.answers("status", f"17_1 R {token} -", f"17_2 PD {token} -", "17_3 R somebody's -")
+    toy.add(["17_1", "17_2", "17_3", "17_4", "17_5"], ACTIVE)
+    renamed = ("17_4 R my-favourite -", "17_5 CA my-favourite -")
+    toy.answers("status", f"17_1 R {token} -", f"17_2 PD {token} -", "17_3 R otherjob-1 -", *renamed)
     for toy.now in (NOW, NOW + 1, NOW + SETTLE):
         look(toy)
-    assert toy.states() == [ACTIVE, PENDING, FAILED]
+    assert toy.states() == [ACTIVE, PENDING, FAILED, ACTIVE, FAILED]
     assert toy.calls("status") == ["17"], "once for the array, when it would be given up"
 
 

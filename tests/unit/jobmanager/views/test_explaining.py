@@ -154,6 +154,7 @@ def test_without_asking_no_command_is_run(fake: Account, program: BatchProgram) 
         pytest.param("what?", 1, "no answer that can be understood", "nothing changes", id="garbled"),
         pytest.param("not you", NO, "no answer that can be understood", "nothing changes", id="refused"),
         pytest.param("17.1 RUNS stranger-1\n", 0, "named stranger-1", "given its id to another job", id="reused"),
+        pytest.param("17.1 RUNS stranger\n", 0, "named stranger", "renamed: as long as it does", id="renamed"),
     ],
 )
 def test_what_the_batch_system_says_now_is_one_of_three_answers(

@@ -1,5 +1,6 @@
 """docs/handlers.md does what it says: its files and its commands, from the first line to the package."""
 
+import os
 import re
 import subprocess
 import sys
@@ -66,7 +67,8 @@ def test_the_handler_works_from_its_file(samgrid: Samgrid, page: Page) -> None:
 def test_the_handler_passes_the_tests_of_the_page(page: Page) -> None:
     folder = str(page.folder)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, folder]
-    done = subprocess.run(words, cwd=page.folder, capture_output=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(words, cwd=page.folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
 

@@ -8,7 +8,7 @@ from jobmanager.site.account import Account
 from jobmanager.views.query import MOST_LETTERS, Language, QueryError, QueryLimits, QueryResult, make_cells, run_limited
 from jobmanager.web.reading import open_read_only
 
-LIMITS = QueryLimits(seconds=10, memory=1_000_000_000, answer=8_000_000)
+LIMITS = QueryLimits(seconds=30, memory=1_000_000_000, answer=8_000_000)
 """What one question from a browser may use."""
 _MOST_ITEMS = 1000
 _MOST_TEXT = 500_000

@@ -19,6 +19,7 @@ _ENDED = frozenset("CFX")
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[\d+\]|-\d+)?", re.ASCII)
 _ELEMENT = re.compile(r"(\d+)\[\d+\](.*)")
 _BORROWED = " without a start"
+_REFUSED = " refused"
 
 
 _NEVER_STARTED = dict.fromkeys((-1, -2, -3, -7), Cause.NEVER_STARTED)
@@ -51,8 +52,8 @@ _TERMINATED_BY = re.compile(r".* and terminated by ([^\s@]+)(?:@\S*)?")
 def list_causes(letters: str) -> dict[str, Cause]:
     """Causes by native state, for ended jobs whose exit status does not say more."""
     causes = {letter + " deleted": Cause.CANCELLED_OUTSIDE for letter in letters}
-    # A dependency that failed.
     causes |= {letter + " failed": Cause.NEVER_STARTED for letter in letters}
+    causes |= {letter + _REFUSED: Cause.REFUSED for letter in letters}
     # While the array runs, elements that were deleted before their start look like this, and, on a server without
     # history, also ended ones.
     causes |= {letter + _BORROWED: Cause.NEVER_STARTED for letter in letters}
@@ -62,8 +63,9 @@ def list_causes(letters: str) -> dict[str, Cause]:
 
 def list_ended_states(letters: str) -> dict[str, State]:
     """The states of ended jobs: PBS has one letter for all ends; we append words from other attributes."""
-    ends = {"": State.DONE, " deleted": State.FAILED, " failed": State.FAILED, _BORROWED: State.FAILED}
-    return {letter + word: state for letter in letters for word, state in ends.items()}
+    failures = (" deleted", " failed", _REFUSED, _BORROWED)
+    failed = {letter + word: State.FAILED for letter in letters for word in failures}
+    return dict.fromkeys(letters, State.DONE) | failed
 
 
 def read_json_jobs(printed: str) -> Iterator[Job]:
@@ -88,16 +90,16 @@ def _forget_borrowed(local_id: str, attributes: Mapping[str, object]) -> Mapping
 
     For elements without their own data the server shows the array's (status_subjob in stat_job.c): for waiting ones,
     for ones that never started and, on a server without history, for ended ones. Exit status, substate and start are
-    then those of some other element.
+    then those of some other element. What they depended on they have in common.
     """
-    if (
-        _ELEMENT.fullmatch(local_id) is None
-        or "run_count" in attributes
-        or str(attributes.get("job_state")) not in _ENDED
-    ):
+    letter = str(attributes.get("job_state"))
+    if letter not in _ENDED or "run_count" in attributes:
         return attributes
     own = {name: value for name, value in attributes.items() if name in ("Job_Name", "Job_Owner", "Output_Path")}
-    return {**own, "job_state": f"{attributes['job_state']}{_BORROWED}"}
+    # Finished (92 in job.h), but still held for a dependency, which could not be met any more.
+    if str(attributes.get("substate")) == "92" and "depend" in attributes and "s" in str(attributes.get("Hold_Types")):
+        return {**own, "job_state": f"{letter}{_REFUSED}", "comment": f"depend={attributes['depend']}"}
+    return {**own, "job_state": f"{letter}{_BORROWED}"} if _ELEMENT.fullmatch(local_id) else attributes
 
 
 def read_xml_jobs(printed: str) -> Iterator[Job]:
@@ -160,7 +162,7 @@ def _read_state(attributes: Mapping[str, object], exit_status: int | None) -> st
     is_terminated = _TERMINATED_BY.fullmatch(str(attributes.get("comment"))) is not None
     if str(attributes.get("substate")) == "91" or (is_terminated and (exit_status or 0) >= _SIGNALS):
         return f"{letter} deleted"
-    # No exit status: a failed dependency. Negative: PBS ended it or could not run it (job.h, JOB_EXEC_FAIL1…).
+    # No exit status: PBS gave it up before it ran. Negative: PBS ended it or could not run it (job.h, JOB_EXEC_FAIL1…).
     return letter if exit_status is not None and exit_status >= 0 else f"{letter} failed"
 
 

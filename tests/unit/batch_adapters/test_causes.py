@@ -128,6 +128,22 @@ def test_whoever_deletes_a_job_of_pbs_is_named() -> None:
     }
 
 
+def test_a_dependency_that_fails_is_no_cancellation() -> None:
+    printed = (RECORDED / "pbs" / "pbs-qstat-x-dependencies.json").read_text()
+    adapter = find_adapter("pbs", {})
+    found = {job.local_id: (adapter.causes[job.native_state], job.reason) for job in read_json_jobs(printed)}
+    assert found == {
+        # Somebody deleted them while they waited.
+        "20[1].pbs1": (Cause.CANCELLED_OUTSIDE, ""),
+        "21.pbs1": (Cause.CANCELLED_OUTSIDE, ""),
+        # What they depend on is unknown, or failed.
+        "24[1].pbs1": (Cause.REFUSED, "depend=afterok:9999.pbs1@pbs1"),
+        "25.pbs1": (Cause.REFUSED, "depend=afterok:9999.pbs1@pbs1"),
+        "28[1].pbs1": (Cause.REFUSED, "depend=afterok:19.pbs1@pbs1"),
+        "29.pbs1": (Cause.REFUSED, "depend=afterok:19.pbs1@pbs1"),
+    }
+
+
 @pytest.mark.parametrize(
     ("attributes", "end"),
     [
@@ -142,7 +158,7 @@ def test_whoever_deletes_a_job_of_pbs_is_named() -> None:
             ("F", 0, None, ""),
             id="ended before its deletion reached it",
         ),
-        pytest.param({"substate": 92}, ("F failed", None, Cause.NEVER_STARTED, ""), id="its dependency failed"),
+        pytest.param({"substate": 92}, ("F failed", None, Cause.NEVER_STARTED, ""), id="given up by the server"),
         pytest.param(
             {"job_state": "X", "local_id": "7[2].vm"},
             # It may be one that ended well on a server without history: the driver's record is to decide.

@@ -135,10 +135,10 @@ def test_recorded_jobs(command: str, jobs: Mapping[str, tuple[str, int | None]])
 @pytest.mark.parametrize(
     ("attributes", "native", "code"),
     [
-        # `qstat -x -f` of the jobs 47, 48, 51 and 53 in pbs-history.txt
+        # `qstat -x -f` of the jobs 47, 48 and 53 in pbs-history.txt
         pytest.param({"substate": 91}, "F deleted", None, id="deleted before it ran"),
         pytest.param({"substate": 93, "Exit_status": 3}, "F", 3, id="exit 3"),
-        pytest.param({"substate": 92}, "F failed", None, id="its dependency failed"),
+        pytest.param({"substate": 92}, "F failed", None, id="given up by the server"),
         pytest.param({"substate": 93, "Exit_status": -29}, "F failed", None, id="walltime exceeded"),
     ],
 )

@@ -189,7 +189,7 @@ _JOB_EVENTS = 0x0008
 
 
 def diagnose_pbs(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """OpenPBS and PBS Professional: log, history, scheduling, default queue, and requeueing of a lost node's jobs."""
+    """OpenPBS and PBS Professional: log, history, schedulers, default queue, and requeueing of a lost node's jobs."""
     del environment
     settings = _read_settings(ask, "-B")
     if not settings:
@@ -198,6 +198,11 @@ def diagnose_pbs(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     yield _diagnose_history(settings)
     if settings.get("scheduling") == "False":
         yield Finding(Level.FAULT, "the server starts no jobs (scheduling)", _set("server scheduling = True"))
+    # A site may have several, for different queues.
+    schedulers = ask(["qmgr", "-c", "list sched"]).stdout
+    for name in re.findall(r"^Sched (\S+)\n(?: .*\n)*? +state = down$", schedulers, re.MULTILINE):
+        text = f"its scheduler {name} does not run, so that jobs wait"
+        yield Finding(Level.FAULT, text, "start pbs_sched on its host")
     name = settings.get("default_queue", "")
     queue = _read_settings(ask, "-Q", name) if name else {}
     for switch, fault in (("enabled", "takes no jobs"), ("started", "starts no jobs")):

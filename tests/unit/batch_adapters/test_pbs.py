@@ -536,10 +536,27 @@ def test_the_doctor_looks_at_the_default_queue(switches: str, remedies: list[str
     enabled, started = switches.split()
     answers = {
         ("qstat", "-f", "-B"): "Server: vm\n    default_queue = workq\n",
+        ("qmgr", "-c", "list sched"): "",
         ("qstat", "-f", "-Q", "workq"): f"Queue: workq\n    enabled = {enabled}\n    started = {started}\n",
     }
     findings = PBS.diagnose(lambda argv: Printed(0, answers[tuple(argv)], ""), {})
     assert [found.remedy for found in findings if "queue" in found.text] == remedies
+
+
+def test_the_doctor_names_a_scheduler_that_does_not_run() -> None:
+    runs, is_dead = read_recordings("pbs", "pbs-schedulers.txt")
+
+    def find_dead(schedulers: str) -> list[str]:
+        answers = {
+            ("qstat", "-f", "-B"): "Server: vm\n    scheduling = True\n",
+            ("qmgr", "-c", "list sched"): schedulers,
+        }
+        findings = PBS.diagnose(lambda argv: Printed(0, answers[tuple(argv)], ""), {})
+        return [found.text for found in findings if "scheduler" in found.text]
+
+    dead = "its scheduler default does not run, so that jobs wait"
+    assert (find_dead(runs.stdout), find_dead(is_dead.stdout)) == ([], [dead])
+    assert find_dead(runs.stdout + is_dead.stdout) == [dead]
 
 
 @pytest.mark.parametrize("adapter", [PBS, TORQUE], ids=["pbs", "torque"])

@@ -35,9 +35,6 @@ def apply_event(job: LocalJob, event: Event) -> bool:
         return True
     if job.state.is_final:
         job.reset_run()
-    elif event.state is State.DONE and job.state is State.PENDING and event.timestamp == job.event_time:
-        # Not queued again: the log had told of an end too early, as Slurm's does of a job that is only sent a signal.
-        job.earlier_run = None
     _enter(job, event.state, event.timestamp, event.exit_code)
     job.event_time = event.timestamp
     return True
@@ -180,7 +177,8 @@ def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool
     The driver writes ``end`` when the outputs are back, so it proves that the job ran to its end. It overrides FAILED
     from the batch system, which may not know the exit code because it lost a daemon.
     """
-    if status.again is None and job.earlier_run == f"{status.start} {status.pid}":
+    is_earlier_run = status.again is None and job.earlier_run == f"{status.start} {status.pid}"
+    if is_earlier_run and (job.state, job.exit_code) != (State.DONE, status.exit_code):
         return False  # queued again, and the driver of the new run has not started
     if job.driver == "ended" and status.end is None and status.start in (None, job.run):
         return False  # the file has been removed or replaced since its end was read

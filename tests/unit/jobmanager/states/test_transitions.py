@@ -540,6 +540,18 @@ def test_a_run_that_is_over_says_nothing_of_the_next_unless_that_was_not_run() -
     assert (job.state, job.exit_code) == (DONE, 143)
 
 
+@pytest.mark.parametrize(("code", "counts"), [(0, True), (7, False)], ids=["the run's", "another"])
+def test_the_end_of_a_run_counts_again_where_the_batch_system_tells_of_its_exit_code(code: int, counts: bool) -> None:
+    # HTCondor queues a job again whose shadow failed, and the next shadow may find that it has ended.
+    job = after([(5, ACTIVE, 0)])
+    ended = DriverStatus(start=5, pid=77, end=9, exit_code=0)
+    apply_driver_status(job, ended, 9)
+    for stamp, state in ((20, PENDING), (22, ACTIVE), (30, DONE)):
+        apply_event(job, Event(stamp, "17_3", state, code))
+    apply_driver_status(job, ended, 31)
+    assert (job.state, job.exit_code, job.succeeded) == (DONE, code, counts)
+
+
 def test_an_end_that_was_taken_back_is_an_end_once_its_driver_says_so() -> None:
     job = after([(5, ACTIVE, 0)])
     apply_driver_status(job, DriverStatus(start=5, pid=77), 6)

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 from adapters import EVENTS, Attribute, JobAdapter, Kind, Value, canonical_name
 from batch_adapters.diagnosis import Finding, Level
-from jobmanager.checks.handler_trial import Trial, run_local_job, try_request
+from jobmanager.checks.handler_trial import Trial, find_place, run_local_job, try_request
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES, TYPE_ATTRIBUTE, Given, read_type
-from jobmanager.requests.job_types import load_handlers
+from jobmanager.requests.job_types import HandlerError, load_handlers
 from jobmanager.requests.time_limit import limited
 from jobmanager.site.configuration import Configuration
 
@@ -46,8 +46,11 @@ def check_module(
     :param run_time: seconds that a local job may take; None: no local job is run.
     :raises HandlerError: the module cannot be loaded; BadRequest: a sample names no type.
     """
-    with limited(configuration.handlers.time_limit):
-        handlers = load_handlers([module])
+    try:
+        with limited(configuration.handlers.time_limit):
+            handlers = load_handlers([module])
+    except HandlerError as error:
+        raise HandlerError(f"{error}{find_place(error.__cause__)}") from error
     modules = (*configuration.handlers.modules, module)
     configuration = replace(configuration, handlers=replace(configuration.handlers, modules=modules))
     types = [str(getattr(handler, "jobType", "")) for handler in handlers]

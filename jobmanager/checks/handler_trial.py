@@ -51,6 +51,8 @@ _SHOWN_WORDS = 200
 _SHOWN_NAMES = 10
 _LOCAL_ID = "1.1"
 _TOKEN = "trial"
+_ROOT = Path(__file__).resolve().parents[2]
+_NOT_THE_AUTHORS = (f"{_ROOT}/jobmanager/", f"{_ROOT}/adapters/", f"{Path(os.__file__).parent}/", "<frozen ")
 _SHOWN_FILES = 10
 _LONGEST_SHOWN = 60
 _MOST_BYTES = 2 * 1024 * 1024
@@ -118,7 +120,7 @@ def try_request(configuration: Configuration, given: Given, folder: Path, root: 
     except HandlerHung as error:
         yield Finding(Level.FAULT, f"the handler hangs: {error}", "[handlers] time_limit is how long it may take")
     except HandlerError as error:
-        yield Finding(Level.FAULT, f"{error}{_find_place(error.__cause__)}", "no request may make a handler fail so")
+        yield Finding(Level.FAULT, f"{error}{find_place(error.__cause__)}", "no request may make a handler fail so")
     except (SandboxError, OSError) as error:
         yield Finding(
             Level.FAULT,
@@ -212,10 +214,16 @@ def _ask(question: Callable[[], _T]) -> _T:
         return question()
 
 
-def _find_place(error: BaseException | None) -> str:
-    """The place in the code where an error was raised."""
+def find_place(error: BaseException | None) -> str:
+    """The last place in the author's code, if any, from which an error comes."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
-    return f" (at {frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    places = [f" (at {frame.filename}, line {frame.lineno})" for frame in frames if _is_the_authors(frame.filename)]
+    return places[-1] if places else ""
+
+
+def _is_the_authors(file: str) -> bool:
+    # Installed packages may lie below the standard library, and so may we.
+    return not file.startswith(_NOT_THE_AUTHORS) or "/site-packages/" in file.removeprefix(str(_ROOT))
 
 
 def run_local_job(trial: Trial, patience: float) -> Iterator[Finding]:
@@ -323,13 +331,17 @@ def _describe_output(output: Path) -> Finding:
 
 
 def _describe_summary(trial: Trial, output: Path) -> Finding:
+    found = [output] if output.is_dir() else []
+    empty = output.with_name("empty")
+    empty.mkdir()
     try:
         with limited(trial.account.configuration.handlers.time_limit):
-            summary = trial.adapter.getSummary([output] if output.is_dir() else [])
+            summary = trial.adapter.getSummary(found)
+            trial.adapter.getSummary([*found, empty])
     except Interrupted:
         raise
     except HANDLER_FAILURES as error:
-        text = f"getSummary failed: {render_failure(error)}"
+        text = f"getSummary failed: {render_failure(error)}{find_place(error)}"
         return Finding(Level.FAULT, text, "outputs may be missing or torn: it must bear that")
     words = [*summary.keys(), *summary.values()] if isinstance(summary, Mapping) else [None]
     if not all(isinstance(word, str) for word in words):

@@ -76,7 +76,7 @@ def test_a_good_handler_has_no_faults_and_leaves_nothing(samgrid: Samgrid, tmp_p
         (("*SLICING", '*SLICING, Attribute("b", "B.", minimum=1)'), "only numbers have a minimum"),
         (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.NUMBER, minimum=2, maximum=1)'), "no number is from 2 to 1"),
         (('jobType = "sample"', 'jobType = "sample"\n    requestIdAttribute = "run"'), "there is no attribute 'run'"),
-        (('["./program"]', '"./program"'), "which is no list of words"),
+        (('["./program"]', '"./program"'), "which is no list of words\n"),
         (('["./program"]', '["./program", 7]'), "getCommandAndArguments gave 7, which is no text"),
         (('["./program"]', '["./program", "a\\0"]'), "a NUL character"),
         (('["./program"]', "[]"), "a local job has no command"),
@@ -115,7 +115,11 @@ def test_a_broken_promise_is_named(samgrid: Samgrid, tmp_path: Path, replacement
         ("def getEnvironment(self):\n    return {'A B': '1'}", "the environment name 'A B' is none"),
         ("def findWarnings(self):\n    return 'careful'", "findWarnings gave 'careful', not a list of sentences"),
         ("def getSummary(self, outputs):\n    return {'n': 7}", "getSummary gave {'n': 7}"),
-        ("def getSummary(self, outputs):\n    return 1 / 0", "getSummary failed: ZeroDivisionError"),
+        ("def getSummary(self, outputs):\n    return 1 / 0", "getSummary failed: ZeroDivisionError: "),
+        (
+            "def getSummary(self, outputs):\n    return {'n': [(one / 'result').read_text() for one in outputs][0]}",
+            "/empty/result' (at /",
+        ),
         ("def getSummary(self, outputs):\n    raise SystemExit(0)", "getSummary failed: SystemExit"),
         ("def getSize(self):\n    raise SystemExit(0)", "SystemExit: 0"),
     ],
@@ -133,12 +137,13 @@ def test_a_method_that_breaks_its_promise_is_named(samgrid: Samgrid, tmp_path: P
 @pytest.mark.parametrize(
     ("source", "error"),
     [
-        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("\nimport nothing_of_this_name", "No module named 'nothing_of_this_name' (at "),
+        ("from adapters import Kind\nKind.FLOAT", "sample.py, line 2)"),
         ("x = 1", "defines no JobAdapter that is complete"),
         ("def (", "SyntaxError"),
         ("raise SystemExit(0)", "SystemExit: 0"),
     ],
-    ids=["import", "no handler", "syntax", "exit"],
+    ids=["import", "name", "no handler", "syntax", "exit"],
 )
 def test_a_file_that_is_no_handler_is_one_clear_error(
     samgrid: Samgrid, tmp_path: Path, source: str, error: str

@@ -41,7 +41,7 @@ from jobmanager.states.registration import create_local_jobs
 from jobmanager.submission import packing
 from jobmanager.submission.packing import find_entries
 from sandbox.files import SandboxRefused
-from tests.waiting import SECONDS, wait_until
+from tests.waiting import wait_until
 
 Given = Sequence[tuple[str, tuple[Value, ...]]]
 
@@ -549,8 +549,7 @@ def test_a_problem_that_is_over_gets_neither_into_the_tar_nor_into_the_ended_gri
 def test_a_grid_job_that_has_ended_stays_as_it_is(account: Account, step: str) -> None:
     job_id = accept_grid_job(account, REQUEST, Path("/"))
     account.database.grid_jobs.change(job_id, lambda job: job.end(State.FAILED, 1000))
-    command = account.program("samgrid-worker", step, job_id)
-    assert subprocess.run(command, check=False, timeout=SECONDS).returncode == 0
+    assert run_worker(["--state-dir", str(account.places.root), step, job_id]) == 0
     assert account.database.local_jobs.all_of(job_id) == []
     assert not account.places.output(job_id).exists()
 

@@ -17,7 +17,9 @@ import pytest
 
 from batch_adapters.generator.emit import StandardOutput
 from batch_adapters.generator.process import Watch
+from batch_adapters.launch import command_line
 from batch_adapters.registry import EVENT_MODULES
+from tests.forked_samgrid import run_forked
 from tests.samgrid import LAUNCH
 from tests.unit.batch_adapters.generator.generator_process import (
     PROGRAM,
@@ -224,14 +226,11 @@ def test_a_broken_output_ends_the_program_at_once(tmp_path: Path, start: Start, 
         pytest.param(["-s", "fork", "-l", "/x", "-b", "-p", "/no/such/pid"], 5, "/no/such/pid", id="no-pid-folder-b"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_an_exit_status(
-    start: Start, arguments: list[str], status: int, message: str
-) -> None:
-    process = start(*arguments)
-    _, errors = process.communicate(timeout=SECONDS)
-    assert process.returncode == status
-    assert message in errors.decode()
-    assert errors.count(b"\n") == 1
+def test_what_cannot_be_done_is_one_line_and_an_exit_status(arguments: list[str], status: int, message: str) -> None:
+    done = run_forked(command_line(PROGRAM, *arguments), input=b"", env=os.environ)
+    assert done.returncode == status
+    assert message in done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_the_watch_tells_new_names_from_growth(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from jobmanager.monitor.worker import do_task
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
 from sandbox.status import PhaseStatus
-from tests.samgrid import Samgrid
 from tests.unit.toy_system import GRID_JOB, ToySystem
 
 A, B, C = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -333,21 +332,19 @@ def test_those_that_ended_before_a_time(account: Account) -> None:
     assert find_ended_before(account.database, 201) == [A, B]
 
 
-def test_the_command_removes_what_has_ended_and_names_what_has_not(samgrid: Samgrid) -> None:
-    ended = samgrid.submit("&(samgrid_type = command)(executable = /bin/true)")
-    assert samgrid("watch", ended).returncode == 0
-    running = samgrid.submit("&(samgrid_type = command)(executable = /bin/sleep)(arguments = 600)")
-    done = samgrid("remove", ended[:5], running)
-    assert done.returncode == 1
-    assert done.stdout.startswith("grid jobs removed: 1, bytes freed: ")
-    assert f"{running} is " in done.stderr
-    assert ended not in samgrid("status").stdout
-    assert not (samgrid.state / "jobs" / ended).exists()
-    bulk = samgrid("remove", "--ended-before", "0h")
-    assert (bulk.returncode, bulk.stdout, bulk.stderr) == (0, "grid jobs removed: 0, bytes freed: 0\n", "")
-    samgrid("cancel", running)
-    # Its program would outlive the test.
-    samgrid("watch", running)
+def test_the_command_removes_what_has_ended_and_names_what_has_not(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_grid_job(account, A)
+    put_grid_job(account, B, ended=None)
+    place = ["--state-dir", str(account.places.root)]
+    assert cli.main(["remove", *place, A[:5], B]) == 1
+    done = capsys.readouterr()
+    assert done.out.startswith("grid jobs removed: 1, bytes freed: ")
+    assert f"{B} is " in done.err
+    assert [row.id for row in account.database.grid_jobs.overview()] == [B]
+    assert cli.main(["remove", *place, "--ended-before", "0h"]) == 0
+    assert capsys.readouterr() == ("grid jobs removed: 0, bytes freed: 0\n", "")
 
 
 @pytest.mark.parametrize("arguments", [[], ["k3f", "--ended-before", "7d"]], ids=["nothing", "both"])

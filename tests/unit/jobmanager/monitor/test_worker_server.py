@@ -93,15 +93,15 @@ def looping(account: Account, folder: Path) -> Iterator[Loop]:
 
 
 @pytest.fixture
-def loop(account: Account, tmp_path: Path) -> Iterator[Loop]:
-    """A loop whose server the test may kill."""
+def new_loop(account: Account, tmp_path: Path) -> Iterator[Loop]:
+    """A loop that has no server yet."""
     with looping(account, tmp_path) as loop:
         yield loop
 
 
 @pytest.fixture(scope="module")
-def shared_loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
-    """A loop for tests that leave its server as they found it."""
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    """A loop that tests leave with a server that works, or with none."""
     folder = tmp_path_factory.mktemp("loop")
     configuration = read_configuration({}, site_file=Path("/nonexistent"))
     assert isinstance(configuration, Configuration)
@@ -134,39 +134,39 @@ def children_of(pid: int) -> list[int]:
     ],
     ids=["good", "later", "stdout", "killed", "no text", "exit"],
 )
-def test_how_a_worker_ended_is_told(shared_loop: Loop, script: str, status: int, words: str) -> None:
-    assert shared_loop.run(script) == (status, words)
+def test_how_a_worker_ended_is_told(loop: Loop, script: str, status: int, words: str) -> None:
+    assert loop.run(script) == (status, words)
 
 
 @pytest.mark.parametrize("script", ["raise ValueError('a fault of ours')", "sys.exit('a fault of ours')"])
-def test_what_a_worker_did_not_foresee_is_told_and_hurts_nobody_else(shared_loop: Loop, script: str) -> None:
-    status, words = shared_loop.run(script)
+def test_what_a_worker_did_not_foresee_is_told_and_hurts_nobody_else(loop: Loop, script: str) -> None:
+    status, words = loop.run(script)
     assert status == 1
     assert words.endswith("a fault of ours")
-    assert shared_loop.run("pass") == (0, "")
+    assert loop.run("pass") == (0, "")
 
 
-def test_of_many_words_the_last_are_told(shared_loop: Loop) -> None:
-    status, words = shared_loop.run("print('x' * 500_000, 'the end', file=sys.stderr)")
+def test_of_many_words_the_last_are_told(loop: Loop) -> None:
+    status, words = loop.run("print('x' * 500_000, 'the end', file=sys.stderr)")
     assert (status, words[-10:]) == (0, "xx the end")
     assert len(words) <= 2000
 
 
-def test_workers_are_forked_from_one_server_each_in_a_session_of_its_own(shared_loop: Loop) -> None:
+def test_workers_are_forked_from_one_server_each_in_a_session_of_its_own(loop: Loop) -> None:
     script = "print(os.getppid(), os.getpid() == os.getsid(0), file=sys.stderr)"
-    said = {shared_loop.run(script)[1] for _ in range(3)}
-    assert said == {f"{shared_loop.server} True"}
+    said = {loop.run(script)[1] for _ in range(3)}
+    assert said == {f"{loop.server} True"}
 
 
-def test_a_worker_finds_loaded_what_takes_long_to_load(shared_loop: Loop) -> None:
+def test_a_worker_finds_loaded_what_takes_long_to_load(loop: Loop) -> None:
     script = "from sandbox.driver import load_template; compiled = load_template.cache_info().currsize\n"
     script += "print(compiled, {'jinja2', 'lxml.etree', 'sh', 'tenacity'} <= {*sys.modules}, file=sys.stderr)"
-    assert shared_loop.run(script)[1] == "1 True"
+    assert loop.run(script)[1] == "1 True"
 
 
-def test_a_worker_holds_nothing_of_the_servers(shared_loop: Loop) -> None:
-    others = [shared_loop.start_and_wait("pass") for _ in range(2)]
-    _, words = shared_loop.run(
+def test_a_worker_holds_nothing_of_the_servers(loop: Loop) -> None:
+    others = [loop.start_and_wait("pass") for _ in range(2)]
+    _, words = loop.run(
         "print([os.readlink(f'/proc/self/fd/{n}').split(':')[0] for n in range(50)"
         " if os.path.lexists(f'/proc/self/fd/{n}')], file=sys.stderr)"
     )
@@ -175,20 +175,20 @@ def test_a_worker_holds_nothing_of_the_servers(shared_loop: Loop) -> None:
         other.kill()
 
 
-def test_the_server_keeps_nothing_of_workers_that_ended(shared_loop: Loop) -> None:
-    shared_loop.run("pass")
-    before = os.listdir(f"/proc/{shared_loop.server}/fd")  # noqa: PTH208
+def test_the_server_keeps_nothing_of_workers_that_ended(loop: Loop) -> None:
+    loop.run("pass")
+    before = os.listdir(f"/proc/{loop.server}/fd")  # noqa: PTH208
     for script in ("pass", "os.kill(os.getpid(), 9)", "print('x' * 100_000, file=sys.stderr)"):
-        shared_loop.run(script)
-    shared_loop.start_and_wait("pass").kill()
-    shared_loop.run("pass")
-    assert os.listdir(f"/proc/{shared_loop.server}/fd") == before  # noqa: PTH208
-    assert children_of(shared_loop.server) == []
+        loop.run(script)
+    loop.start_and_wait("pass").kill()
+    loop.run("pass")
+    assert os.listdir(f"/proc/{loop.server}/fd") == before  # noqa: PTH208
+    assert children_of(loop.server) == []
 
 
-def test_a_program_that_a_worker_leaves_does_not_hide_its_end(shared_loop: Loop) -> None:
+def test_a_program_that_a_worker_leaves_does_not_hide_its_end(loop: Loop) -> None:
     script = "print(subprocess.Popen(['sleep', '3600']).pid, file=sys.stderr)"
-    status, words = shared_loop.run(script)
+    status, words = loop.run(script)
     assert status == 0
     os.kill(int(words), signal.SIGKILL)
 
@@ -261,18 +261,18 @@ def test_servers_that_come_and_go_leave_no_descriptor(loop: Loop) -> None:
     assert len(open_descriptors()) <= before
 
 
-def test_a_server_that_cannot_work_says_why(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_work_says_why(new_loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [sys.executable, "-c", "raise ImportError('no module of that name')"]
     monkeypatch.setattr(Account, "program", lambda account, *words: broken)
-    status, words = loop.run("pass")
+    status, words = new_loop.run("pass")
     assert status == LOST
     assert words.endswith("ImportError: no module of that name")
 
 
-def test_a_server_that_has_died_before_it_is_asked_says_why(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_has_died_before_it_is_asked_says_why(new_loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [sys.executable, "-c", "raise ImportError('no module of that name')"]
     monkeypatch.setattr(Account, "program", lambda account, *words: broken)
-    connect = loop.client._connect
+    connect = new_loop.client._connect
 
     def connect_and_wait() -> socket.socket:
         connection = connect()
@@ -281,8 +281,8 @@ def test_a_server_that_has_died_before_it_is_asked_says_why(loop: Loop, monkeypa
         poll.poll()
         return connection
 
-    monkeypatch.setattr(loop.client, "_connect", connect_and_wait)
-    status, words = loop.run("pass")
+    monkeypatch.setattr(new_loop.client, "_connect", connect_and_wait)
+    status, words = new_loop.run("pass")
     assert status == LOST
     assert words.endswith("ImportError: no module of that name")
 

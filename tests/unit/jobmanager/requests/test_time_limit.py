@@ -19,6 +19,7 @@ LIMIT = 1.0
 """Seconds: enough to come to where it hangs."""
 DEAF = f"""
 import sys
+import time
 from pathlib import Path
 from jobmanager.requests import time_limit
 time_limit._GRACE = {LIMIT}
@@ -27,7 +28,7 @@ def wait_for_nobody():
     while True:
         try:
             while True:
-                pass
+                time.sleep(60)
         except BaseException:
             pass
 
@@ -38,13 +39,19 @@ with time_limit.Asking(*map(Path, sys.argv[1:]), {LIMIT}).limited():
 
 def hang_for_ever() -> None:
     while True:
+        time.sleep(60)
+
+
+def compute_for_ever() -> None:
+    while True:
         pass
 
 
-def test_it_says_where_it_was() -> None:
-    words = r"no end after 1 s: hang_for_ever \(.*test_time_limit.py, line \d+\)"
+@pytest.mark.parametrize("hang", [hang_for_ever, compute_for_ever])
+def test_it_says_where_it_was(hang: Callable[[], None]) -> None:
+    words = rf"no end after 1 s: {hang.__name__} \(.*test_time_limit.py, line \d+\)"
     with pytest.raises(HandlerHung, match=words), limited(LIMIT):
-        hang_for_ever()
+        hang()
 
 
 @pytest.mark.parametrize("seconds", [0, 60])

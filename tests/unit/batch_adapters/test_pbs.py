@@ -547,7 +547,7 @@ def test_the_doctor_names_a_scheduler_that_does_not_run() -> None:
     runs, is_dead = read_recordings("pbs", "pbs-schedulers.txt")
 
     def find_dead(schedulers: str) -> list[str]:
-        answers = {
+        answers: dict[tuple[str, ...], str] = {
             ("qstat", "-f", "-B"): "Server: vm\n    scheduling = True\n",
             ("qmgr", "-c", "list sched"): schedulers,
         }

@@ -243,6 +243,8 @@ def _examine(account: Account, name: str, one_of_many: bool, probe_time: float |
     except Unreachable as error:
         yield Finding(Level.WARNING, str(error))
         return
+    # Somebody may have mended it in the pause of an outage.
+    system.limiter.hurry(time.time())
     missing = _find_missing_programs(account, system.adapter)
     if one_of_many and len(missing) == len(_commands(system.adapter)):
         yield Finding(Level.GOOD, "not here: none of its commands is on PATH")

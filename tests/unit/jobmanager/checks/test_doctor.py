@@ -15,6 +15,7 @@ from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Ask, Finding, Level, 
 from batch_adapters.pbs.answers import read_json_jobs
 from batch_adapters.registry import ADAPTERS, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.rate_limiter import TRIES
 from jobmanager.checks import doctor, probe
 from jobmanager.checks.doctor import check_event_source, choose_batch_systems, examine, render_finding
 from jobmanager.checks.probe import run_probe
@@ -471,6 +472,12 @@ def test_a_spool_folder_that_takes_no_files_is_a_fault(fake: Account, room: Path
     assert the_one(look(account, names=()), "spool folder").level is Level.FAULT
     (room / "gone").mkdir()
     assert the_one(look(account, names=()), "spool folder").level is Level.GOOD
+
+
+def test_a_batch_system_is_asked_also_in_the_pause_of_an_outage(fake: Account) -> None:
+    for _ in range(TRIES):
+        find_batch_system(fake, "fake").limiter.note_outage("it was down")
+    assert the_one(look(fake), "answers: fake 1.2").level is Level.GOOD
 
 
 # --- the probe

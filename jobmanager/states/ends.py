@@ -172,8 +172,6 @@ def render_reason(job: LocalJob, cause: Cause) -> str:
     if cause is Cause.OUTPUTS_MISSING and (lost := job.lost()):
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         return f"exit code 0, but not all of its outputs came back: {lost[0]}{more}"
-    if cause is Cause.CPU_LIMIT and cause is not job.batch_cause:
-        return "the program took more CPU time than max_cpu_time allows"
     return _SENTENCES[cause] + words
 
 

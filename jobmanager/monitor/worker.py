@@ -186,14 +186,18 @@ def _open_folders(places: StatePlaces, grid_job: str) -> None:
     :raises OSError: something else is in the place of the folder of them all.
     """
     with suppress(FileExistsError):
-        places.grid_job(grid_job).mkdir(mode=0o700, parents=True)
+        _open_closed(places.grid_job(grid_job))
     os.close(open_folder(places.grid_job(grid_job)))
     for folder in (places.sandbox(grid_job), places.results(grid_job), places.reports(grid_job)):
         # Whatever a program has put in their place must not prevent the grid job's end.
         with suppress(FileExistsError, FileNotFoundError, NotADirectoryError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if stat.S_IMODE(folder.lstat().st_mode) & stat.S_IRWXU != stat.S_IRWXU:
-                folder.chmod(stat.S_IRWXU)
+            _open_closed(folder)
+
+
+def _open_closed(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if stat.S_IMODE(folder.lstat().st_mode) & stat.S_IRWXU != stat.S_IRWXU:
+        folder.chmod(stat.S_IRWXU)
 
 
 def _log_unused(account: Account, grid_job: str) -> None:

@@ -133,8 +133,8 @@ class StatePlaces:
         return self.grid_job(grid_job) / f"handler-{what}.{name}"
 
     def is_handler_asked(self, grid_job: str, questions: Iterable[str] = QUESTIONS) -> bool:
-        """True while a worker waits for the grid job's handler in one of these calls."""
-        return any(self.of_handler(grid_job, what, "asked").exists() for what in questions)
+        """True while a worker waits for its handler in one of these calls; False also where nobody may look."""
+        return any(os.path.exists(self.of_handler(grid_job, what, "asked")) for what in questions)  # noqa: PTH110
 
     def output(self, grid_job: str) -> Path:
         """The tar with all outputs."""

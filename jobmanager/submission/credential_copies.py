@@ -1,6 +1,7 @@
 """Keeps private copies of a grid job's credentials up to date with their files; programs use the copies."""
 
 import logging
+import os
 import stat
 import time
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ def find_copies(account: Account, job_id: str) -> dict[str, Path]:
 
 
 def has_copies(account: Account, job_id: str) -> bool:
-    return account.places.credentials(job_id).is_dir()
+    """False also where a program has closed the grid job's folder."""
+    return os.path.isdir(account.places.credentials(job_id))  # noqa: PTH112
 
 
 def bring_credentials(account: Account, job_id: str) -> None:

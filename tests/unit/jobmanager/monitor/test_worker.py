@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from jobmanager.monitor.workers import POSTPONED, TRY_LATER
 from jobmanager.requests.time_limit import MOST_DEATHS, MOST_UNREACHED
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
+from jobmanager.submission.credential_copies import has_copies
 from sandbox.files import locked
 from tests.unit.traps import TRAPS
 
@@ -132,6 +134,30 @@ def test_what_a_program_puts_in_place_of_the_log_keeps_no_grid_job_from_going_on
     monkeypatch.setattr(worker, "run_grid_job", lambda account, job_id: begun.append(job_id))
     assert worker.do_task(account, Task.SUBMIT, JOB) == 0
     assert begun == [JOB]
+
+
+def test_a_folder_that_a_program_has_closed_is_opened_again(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_grid_job(account)
+    folder = account.places.grid_job(JOB)
+    folder.mkdir(mode=0, parents=True)
+    monkeypatch.setattr(worker, "run_grid_job", lambda account, job_id: None)
+    assert worker.do_task(account, Task.SUBMIT, JOB) == 0
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    "look", [lambda account: account.places.is_handler_asked(JOB), lambda account: has_copies(account, JOB)]
+)
+def test_the_monitor_goes_on_where_it_may_not_look_into_a_folder(
+    account: Account, look: Callable[[Account], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may look into every folder, so only the system's answer is made."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert not look(account)
 
 
 @pytest.mark.parametrize("task", [Task.SUBMIT, Task.CANCEL, Task.COLLECT, Task.REPORTS])

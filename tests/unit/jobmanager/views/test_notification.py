@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,6 +25,7 @@ from jobmanager.views.notification import Notifier
 from jobmanager.views.text import render_local_time
 from sandbox.files import locked
 from sandbox.status import PhaseStatus
+from tests.forked_samgrid import run_forked
 from tests.hanging import give_up_what_hangs
 from tests.unit.traps import TRAPS
 
@@ -209,16 +209,15 @@ def run_program(account: Account) -> int:
     """The exit status of ``samgrid-notify``."""
     notify = account.configuration.notification
     environment = {"SAMGRID_NOTIFICATION_COMMAND": notify.command[0], "HOME": str(account.places.root)}
-    command = account.program("samgrid-notify")
-    return subprocess.run(command, check=False, env={**os.environ, **environment}).returncode
+    return run_forked(account.program("samgrid-notify"), input=b"", env={**os.environ, **environment}).returncode
 
 
 def test_whoever_is_killed_while_the_command_runs_has_it_run_again_but_not_for_ever(site: Account, hook: Hook) -> None:
     os.utime(site.places.monitor_configuration)
     add_grid_job(site, JOB)
     end(site, when=time.time())
-    # Of its ancestors the one that was started by us, the notifier, dies.
-    hook.then.write_text(f"[ $PPID = {os.getpid()} ] || {{ kill -9 $PPID; exec sleep 1000; }}")
+    # The notifier, its parent.
+    hook.then.write_text("kill -9 $PPID; exec sleep 1000")
     statuses = [run_program(site) for _ in range(5)]
     assert statuses == [-signal.SIGKILL] * 3 + [0, 0]
     assert hook.keys == [f"{JOB}/done"] * 3

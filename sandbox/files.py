@@ -77,6 +77,14 @@ def read_regular(path: Path, most: int = -1) -> bytes:
         return stream.read(most)
 
 
+def read_text_if_there(path: Path) -> str:
+    """The text of a file that is read as `read_regular` does; empty where there is none."""
+    try:
+        return read_regular(path).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
 def _open_file(path: Path, flags: int, folder: int | None = None) -> int:
     """Open a regular file at once or not at all; one that is made is ours alone."""
     try:

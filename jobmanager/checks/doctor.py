@@ -410,11 +410,10 @@ def _judge_log(log: Path, newest: Path | None, own: Path, remedy: str) -> Findin
     if newest is None and log.is_relative_to(own):
         return Finding(Level.GOOD, f"its log {log} comes with the first local job")
     folder = log if log.is_dir() else log.parent
+    hint = f'if it is elsewhere, in samgrid.toml: [events] path = "..."; else {remedy}'
     if newest is None and _is_missing(folder):
-        hint = f'if it is elsewhere, in samgrid.toml: [events] path = "..."; else {remedy}'
         return Finding(Level.FAULT, f"its log {log} cannot be there: there is no folder {folder} on this host", hint)
     if newest is None and os.access(folder, os.R_OK | os.X_OK):
-        hint = f'if it is elsewhere, in samgrid.toml: [events] path = "..."; else {remedy}'
         return Finding(Level.WARNING, f"its log {log} is not there (yet)", hint)
     if newest is None or not os.access(newest, os.R_OK):
         return Finding(Level.FAULT, f"its log {newest or log} cannot be read by this account", remedy)

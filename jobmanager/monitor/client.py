@@ -8,13 +8,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from jobmanager.database.database import LAYOUT
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration
 from jobmanager.site.host import check_host
-from sandbox.files import check_replaceable, kept_open, open_own, read_regular, take_lock
+from sandbox.files import check_replaceable, kept_open, open_own, read_text_if_there, take_lock
 
 OF_ALL, OF_EVENTS = "monitor: ", "events: "
 """How those lines of the monitor's answer begin that are about all grid jobs; after the second, all still go on."""
@@ -60,7 +59,7 @@ def end_other_monitor(account: Account) -> None:
     It can be ended at any moment, because all of its tasks can be repeated.
     """
     with contextlib.suppress(OSError), _connection(account) as connection:
-        if _read_text(account.places.monitor_configuration) == render_fingerprint(account.configuration):
+        if read_text_if_there(account.places.monitor_configuration) == render_fingerprint(account.configuration):
             return
         _end_peer(connection)
 
@@ -88,7 +87,7 @@ def _end_other_version(account: Account, connection: socket.socket) -> None:
 
     :raises ConnectionError: it was of another version.
     """
-    written = _read_text(account.places.monitor_configuration)
+    written = read_text_if_there(account.places.monitor_configuration)
     if written and not written.startswith(_LAYOUT_LINE):
         _end_peer(connection)
         raise ConnectionAbortedError("the monitor was of another version")
@@ -97,13 +96,6 @@ def _end_other_version(account: Account, connection: socket.socket) -> None:
 def render_fingerprint(configuration: Configuration) -> str:
     """All values of a configuration, wherever they came from; differs for different configurations."""
     return f"{_LAYOUT_LINE}{replace(configuration, origins={})!a}"
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return read_regular(path).decode(errors="replace")
-    except FileNotFoundError:
-        return ""
 
 
 def ask_monitor(account: Account) -> str:

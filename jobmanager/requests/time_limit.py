@@ -18,7 +18,7 @@ from types import FrameType
 
 from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, TooLong
 from jobmanager.site.account import Account
-from sandbox.files import open_own, read_regular
+from sandbox.files import open_own, read_text_if_there
 
 logger = logging.getLogger(__name__)
 
@@ -207,22 +207,22 @@ class Asking:
     def find_hangs(self) -> list[str]:
         """Where it hung each time, since the last call that returned."""
         self._note_end()
-        return _read(self.hung).splitlines()
+        return read_text_if_there(self.hung).splitlines()
 
     def count_deaths(self) -> int:
         """How often the calling process has died, since the last call that returned."""
         self._note_end()
-        return len(_read(self.died))
+        return len(read_text_if_there(self.died))
 
     def count_unreached(self) -> int:
         """How often it has not reached what it needs, since the last call that returned."""
-        return len(_read(self.unreached))
+        return len(read_text_if_there(self.unreached))
 
     def _note_end(self) -> None:
         """Record how the process of the last call ended, if it did not return."""
         if not self.asked.exists():
             return
-        if stack := _read(self.asked):
+        if stack := read_text_if_there(self.asked):
             self._note_stack(stack)
         else:
             _append(self.died, ".")
@@ -235,14 +235,6 @@ class Asking:
 
     def _note(self, sentence: str) -> None:
         _append(self.hung, f"{' '.join(sentence.split())}\n")
-
-
-def _read(file: Path) -> str:
-    """What a file says, if it is there."""
-    try:
-        return read_regular(file).decode(errors="replace")
-    except FileNotFoundError:
-        return ""
 
 
 def _append(file: Path, text: str) -> None:

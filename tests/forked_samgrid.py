@@ -15,6 +15,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -58,13 +59,16 @@ def run_forked(
     return subprocess.CompletedProcess(command, status, stdout, stderr)
 
 
+@dataclass(frozen=True)
 class ForkedSamgrid(Samgrid):
-    """``samgrid`` on one state folder."""
+    """``samgrid`` on one state folder; ``inside``: what a command begins with that runs it elsewhere."""
+
+    inside: tuple[str, ...] = ()
 
     def __call__(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """The finished command."""
         command = launch.command_line("samgrid", *arguments)
-        done = run_forked(command, input=stdin.encode(), env=self.environment())
+        done = run_forked(command, input=stdin.encode(), env=self.environment(), start=_server(*self.inside).run)
         return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
@@ -77,11 +81,11 @@ def _umask() -> int:
 class _Server:
     """The test's side of the process that forks."""
 
-    def __init__(self) -> None:
+    def __init__(self, inside: Sequence[str]) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__],
+                [*inside, sys.executable, "-P", __file__],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
@@ -101,8 +105,8 @@ class _Server:
 
 
 @functools.cache
-def _server() -> _Server:
-    return _Server()
+def _server(*inside: str) -> _Server:
+    return _Server(inside)
 
 
 def serve() -> None:

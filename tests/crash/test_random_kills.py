@@ -87,7 +87,7 @@ def kill_at_random(samgrid: Samgrid, victims: tuple[str, ...], is_over: Callable
 
 @pytest.mark.parametrize(
     ("victims", "local_jobs"),
-    [pytest.param(JOB_MANAGER, 120, id="job manager"), pytest.param(BATCH_SYSTEM, 80, id="batch system")],
+    [pytest.param(JOB_MANAGER, 60, id="job manager"), pytest.param(BATCH_SYSTEM, 40, id="batch system")],
 )
 def test_every_local_job_runs_exactly_once_whoever_is_killed(
     samgrid: Samgrid, tmp_path: Path, victims: tuple[str, ...], local_jobs: int
@@ -96,7 +96,7 @@ def test_every_local_job_runs_exactly_once_whoever_is_killed(
     marks, gate = tmp_path / "marks", Gate(tmp_path / "go")
     marks.mkdir()
     # Each takes a while, for little CPU time, so that strikes find some at work; the last one waits for all strikes.
-    script = f'echo run >>{marks}/"$SAMGRID_INDEX"; sleep 0.5; [ "$SAMGRID_INDEX" -lt {local_jobs} ] || : <{gate.path}'
+    script = f'echo run >>{marks}/"$SAMGRID_INDEX"; sleep 1; [ "$SAMGRID_INDEX" -lt {local_jobs} ] || : <{gate.path}'
     job_id = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count={local_jobs})")
     watching = subprocess.Popen(
         [sys.executable, "-P", str(LAUNCH), "samgrid", "watch", job_id],

@@ -262,15 +262,6 @@ def test_no_scratch_folder_and_no_half_made_file_is_left_after_a_whole_run(finis
     }
 
 
-def test_everything_works_below_a_long_path(tmp_path: Path) -> None:
-    state = tmp_path.joinpath(*["folder " + "x" * 80] * 3)
-    samgrid = Samgrid(state, tmp_path, {})
-    request = "&(samgrid_type=command)(executable=/bin/true)"
-    done = samgrid("run", "-", stdin=request)
-    end_processes_of(state)
-    assert done.returncode == 0, done.stderr
-
-
 COMMANDS = [
     *(["submit", "-"], ["run", "-"], ["watch", "a"], ["status"], ["output", "a"], ["cancel", "a"]),
     *(["query", "1"], ["log", "a"], ["export", "x"], ["monitor"], ["explain", "a"], ["usage"], ["remove", "a"]),
@@ -316,15 +307,16 @@ def check_refused(words: list[str], capsys: pytest.CaptureFixture[str], complain
     assert all(word in line for word in complaint), line
 
 
-def test_a_grid_job_runs_where_the_locale_is_not_of_utf_8(samgrid: Samgrid) -> None:
+def test_a_grid_job_runs_below_a_long_path_where_the_locale_is_not_of_utf_8(tmp_path: Path) -> None:
     # As with LANG=de_DE (ISO 8859-1), which not every machine has.
-    settings = {**samgrid.settings, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     request = '&(samgrid_type = command)(executable = /bin/sh)(arguments = -c ": >output/ö")(name = "für ö")'
-    ascii_only = Samgrid(samgrid.state, samgrid.scratch, settings)
+    ascii_only = Samgrid(tmp_path.joinpath(*["folder " + "x" * 80] * 3), tmp_path, settings)
     done = ascii_only("run", "-", stdin=request)
+    end_processes_of(ascii_only.state)
     assert (done.returncode, done.stderr) == (0, "")
     assert "output/?" in done.stdout
-    told = Samgrid(samgrid.state, samgrid.scratch, {**settings, "PYTHONIOENCODING": "utf-8"})("output", "für ö").stdout
+    told = replace(ascii_only, settings={**settings, "PYTHONIOENCODING": "utf-8"})("output", "für ö").stdout
     assert "output/ö" in told
     with tarfile.open(told.splitlines()[0]) as tar:
         assert any(name.endswith("output/ö") for name in tar.getnames())

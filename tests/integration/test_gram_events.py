@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -164,28 +164,18 @@ def test_gram_reads_the_states_of_a_grid_job_in_their_order(seg: Account, place:
 def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path, gate: Gate) -> None:
     with collecting(place), reading(place) as reader:
         job_id = submit(seg, f": <{gate.path}")
-        moments: list[Callable[[], bool]] = [
-            lambda: bool(seg.database.local_jobs.count(read_gram_id(job_id))),
-            lambda: f"{job_id};2;0" in reader.events(),
-            lambda: is_over(seg, job_id),
-        ]
-        for has_come in moments:
-            wait_until(has_come)
-            kill_monitor(seg)
-            wake_monitor(seg)
-            if has_come is moments[1]:
-                gate.open()
-        told = reader.wait_for(f"{job_id};8;0")
-    assert told.index(f"{job_id};2;0") < told.index(f"{job_id};8;0")
-
-
-def test_a_killed_monitor_is_replaced_without_anybody_who_asks(seg: Account, place: Path, gate: Gate) -> None:
-    with collecting(place), reading(place) as reader:
-        job_id = submit(seg, f": <{gate.path}")
+        wait_until(lambda: bool(seg.database.local_jobs.count(read_gram_id(job_id))))
+        kill_monitor(seg)
+        wake_monitor(seg)
         reader.wait_for(f"{job_id};2;0")
+        # Nobody asks for another: the workers' server starts it.
         kill_monitor(seg)
         gate.open()
-        reader.wait_for(f"{job_id};8;0")
+        wait_until(lambda: is_over(seg, job_id))
+        kill_monitor(seg)
+        wake_monitor(seg)
+        told = reader.wait_for(f"{job_id};8;0")
+    assert told.index(f"{job_id};2;0") < told.index(f"{job_id};8;0")
 
 
 def test_events_wait_for_a_collector_that_comes_late_or_dies(seg: Account, place: Path) -> None:

@@ -8,33 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked_samgrid import ForkedSamgrid
 from tests.samgrid import LAUNCH, Samgrid
-from tests.waiting import SECONDS, wait_until
+from tests.waiting import SECONDS, Gate, wait_until
 
 NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"')
 """A command after it, and the name of its host, runs on that host, as far as it can tell."""
 CAN_BE_NAMED = os.geteuid() == 0 and subprocess.run([*NAMED, "beta", "true"], capture_output=True).returncode == 0
 
 
-def run_on(name: str, samgrid: Samgrid, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """A program of ours on another host."""
-    return subprocess.run(
-        [*NAMED, name, sys.executable, "-P", str(LAUNCH), *words],
-        input=stdin, text=True, capture_output=True, timeout=SECONDS, env=samgrid.environment(), check=False,
-    )  # fmt: skip
-
-
 @pytest.mark.skipif(not CAN_BE_NAMED, reason="only root gives a process a host name of its own")
-def test_a_second_host_reads_and_is_refused_until_it_takes_over_and_goes_on(samgrid: Samgrid, tmp_path: Path) -> None:
-    go, runs = tmp_path / "go", tmp_path / "runs"
-    script = f"echo run >>{runs}; until [ -e {go} ]; do sleep 0.1; done"
-    request = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')"
+def test_a_second_host_reads_and_is_refused_until_it_takes_over_and_goes_on(
+    samgrid: Samgrid, tmp_path: Path, gate: Gate
+) -> None:
+    runs = tmp_path / "runs"
+    request = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c 'echo run >>{runs}; : <{gate.path}')"
     job_id = samgrid.submit(request)
     wait_until(runs.exists)
-
-    def on_beta(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return run_on("beta", samgrid, "samgrid", *words, stdin=stdin)
-
+    on_beta = ForkedSamgrid(samgrid.state, samgrid.scratch, {}, (*NAMED, "beta"))
     for reading in (
         ["log", job_id],
         ["query", "--job", job_id, "//grid-job/@id"],
@@ -56,9 +47,10 @@ def test_a_second_host_reads_and_is_refused_until_it_takes_over_and_goes_on(samg
     listed = on_beta("orphans")
     assert (listed.returncode, "processes of the active host" in listed.stderr) == (3, True), listed.stderr
     call = {"description": {"executable": ["/bin/true"], "uniqid": ["1.2"]}, "environment": {}}
-    answer = run_on(
-        "beta", samgrid, "samgrid-gram", "--state-dir", str(samgrid.state), "submit", stdin=json.dumps(call)
-    )
+    answer = subprocess.run(
+        [*NAMED, "beta", sys.executable, "-P", LAUNCH, "samgrid-gram", "--state-dir", samgrid.state, "submit"],
+        input=json.dumps(call), text=True, capture_output=True, timeout=SECONDS, env=samgrid.environment(), check=False,
+    )  # fmt: skip
     assert refusal in answer.stdout
     assert "ERROR:" in answer.stdout
     done = on_beta("take-over")
@@ -69,7 +61,7 @@ def test_a_second_host_reads_and_is_refused_until_it_takes_over_and_goes_on(samg
     # The monitor of the first host sees it and ends.
     wait_until(lambda: "ends: the state folder" in (samgrid.state / "monitor.log").read_text())
     assert "in use on host beta" in samgrid("cancel", job_id).stderr
-    go.touch()
+    gate.open()
     assert on_beta("watch", job_id).returncode == 0
     assert [job["state"] for job in json.loads(samgrid("status", "--format", "json").stdout)] == ["done"]
     assert runs.read_text() == "run\n"

@@ -19,7 +19,7 @@ import pytest
 
 from tests.conftest import processes_of
 from tests.samgrid import Samgrid
-from tests.waiting import wait_until
+from tests.waiting import Gate, wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "notification.md").read_text()
@@ -53,7 +53,7 @@ def has_log(site: Samgrid, job_id: str, words: str) -> bool:
     return words in site("log", job_id).stdout
 
 
-def test_the_end_of_a_grid_job_is_told_once(site: Samgrid, tmp_path: Path) -> None:
+def test_the_end_of_a_grid_job_is_told_once_and_can_be_told_by_hand(site: Samgrid, tmp_path: Path) -> None:
     job_id = site.submit(REQUEST)
     wait_until(lambda: has_log(site, job_id, f"{job_id} notified of failed"))
     site("status")
@@ -64,11 +64,21 @@ def test_the_end_of_a_grid_job_is_told_once(site: Samgrid, tmp_path: Path) -> No
     done = site("notify", job_id)
     assert (done.returncode, done.stderr) == (0, "")
     assert read_told(tmp_path) == [message, message]
+    failing = replace(site, settings={"SAMGRID_NOTIFICATION_COMMAND": "sh -c 'echo no mail >&2; exit 4'"})
+    done = failing("notify", job_id)
+    assert (done.returncode, done.stderr) == (1, "samgrid notify: sh ended with exit code 4: no mail\n")
 
 
-def test_an_end_is_told_though_everything_is_killed_meanwhile(site: Samgrid, tmp_path: Path) -> None:
+def test_an_end_is_told_though_the_monitor_and_then_everything_is_killed(
+    site: Samgrid, tmp_path: Path, gate: Gate
+) -> None:
     (tmp_path / "wait").touch()
-    job_id = site.submit(REQUEST)
+    job_id = site.submit(REQUEST.replace("exit 3", f": <{gate.path}"))
+    wait_until(lambda: "1 active" in site("status").stdout)
+    (pid,) = re.findall(r"monitor (\d+) starts", (site.state / "monitor.log").read_text())
+    os.kill(int(pid), signal.SIGKILL)
+    gate.open()
+    # Another monitor, for which nobody has asked, has it told.
     wait_until(lambda: bool(read_told(tmp_path)))
     while processes := processes_of(site.state):
         for pid in processes:
@@ -76,19 +86,8 @@ def test_an_end_is_told_though_everything_is_killed_meanwhile(site: Samgrid, tmp
                 os.kill(pid, signal.SIGKILL)
     (tmp_path / "wait").unlink()
     site("status")  # it wakes the monitor, as there is something left to tell
-    wait_until(lambda: has_log(site, job_id, f"{job_id} notified of failed"))
-    assert [message["key"] for message in read_told(tmp_path)] == [f"{job_id}/failed"] * 2
-
-
-def test_where_the_monitor_alone_is_killed_another_tells(site: Samgrid, tmp_path: Path) -> None:
-    job_id = site.submit(REQUEST.replace("exit 3", f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done"))
-    wait_until(lambda: "1 active" in site("status").stdout)
-    lines = (site.state / "monitor.log").read_text()
-    (pid,) = re.findall(r"monitor (\d+) starts", lines)
-    os.kill(int(pid), signal.SIGKILL)
-    (tmp_path / "go").touch()
-    wait_until(lambda: bool(read_told(tmp_path)))
-    assert read_told(tmp_path)[0]["key"] == f"{job_id}/done"
+    wait_until(lambda: has_log(site, job_id, f"{job_id} notified of done"))
+    assert [message["key"] for message in read_told(tmp_path)] == [f"{job_id}/done"] * 2
 
 
 def test_what_cannot_go_on_is_told(site: Samgrid, tmp_path: Path) -> None:
@@ -111,14 +110,6 @@ def test_without_a_command_it_cannot_be_tried(samgrid: Samgrid) -> None:
     done = samgrid("notify", "aaaaaaaa")
     assert (done.returncode, done.stdout) == (1, "")
     assert "names no [notification] command" in done.stderr
-
-
-def test_a_command_that_fails_when_it_is_tried_says_so(site: Samgrid) -> None:
-    job_id = site.submit(REQUEST)
-    site("watch", job_id)
-    failing = replace(site, settings={"SAMGRID_NOTIFICATION_COMMAND": "sh -c 'echo no mail >&2; exit 4'"})
-    done = failing("notify", job_id)
-    assert (done.returncode, done.stderr) == (1, "samgrid notify: sh ended with exit code 4: no mail\n")
 
 
 # --- the page's examples

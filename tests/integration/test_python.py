@@ -127,7 +127,7 @@ WAITING = """
 """
 
 
-def test_a_mapping_a_text_and_a_file_say_the_same(state: Path) -> None:
+def test_a_mapping_a_text_and_a_file_say_the_same(shared: Path) -> None:
     text = """
     &(samgrid_type = command)(executable = /bin/echo)(arguments = "a ""b"" $(c)" 7 1.5 yes /tmp (d e))(count = 2)
      (environment = (A 1) (B "x y"))
@@ -150,7 +150,7 @@ def test_a_mapping_a_text_and_a_file_say_the_same(state: Path) -> None:
     mapping["arguments"] = ['a "b" $(c)', 7, 1.5, True, Path("/tmp"), "d"]
     Path("request.rsl").write_text(text)
     jobs = [submit(mapping), submit(text), submit(Path("request.rsl")), submit(text, folder="/", name="by two")]
-    database = Database(state / "jobs.db")
+    database = Database(shared / "jobs.db")
     first, second, third, fourth = (database.grid_jobs.get(job.id) for job in jobs)
     database.close()
     assert first.request() == second.request() == third.request()
@@ -183,7 +183,7 @@ def test_a_refused_request_names_every_fault_and_leaves_nothing(state: Path) -> 
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_what_is_not_there_is_said(state: Path) -> None:
+def test_what_is_not_there_is_said(shared: Path) -> None:
     job = submit(TRUE, name="all is true")
     asked: list[Callable[[JobHandle], object]] = [
         *(JobHandle.status, JobHandle.wait, JobHandle.cancel, JobHandle.local_jobs, JobHandle.steps, JobHandle.log),
@@ -191,7 +191,7 @@ def test_what_is_not_there_is_said(state: Path) -> None:
     ]
     for ask in asked:
         with pytest.raises(UnknownJob, match="zzzzzzzz"):
-            ask(JobHandle("zzzzzzzz", str(state)))
+            ask(JobHandle("zzzzzzzz", str(shared)))
     with pytest.raises(UnknownJob, match="no grid job has the name"):
         grid_job("zzzzzzzz")
     with pytest.raises(UnknownJob, match="has no local job 7"):
@@ -219,12 +219,12 @@ def test_what_is_not_there_is_said(state: Path) -> None:
     for asked_by_number in (lambda: grid_job(7), lambda: query("1", job=7)):  # type: ignore[arg-type]
         with pytest.raises(UserError, match="a grid job is named by its id or its name, a text, not by 7"):
             asked_by_number()
-    assert "there is no grid job zzzzzzzz" in JobHandle("zzzzzzzz", str(state))._repr_html_()
-    assert grid_jobs(state_dir=state / "elsewhere") == []
-    assert grid_job(job, state_dir=state / "elsewhere") == job
+    assert "there is no grid job zzzzzzzz" in JobHandle("zzzzzzzz", str(shared))._repr_html_()
+    assert grid_jobs(state_dir=shared / "elsewhere") == []
+    assert grid_job(job, state_dir=shared / "elsewhere") == job
     for ask_by_handle in (grid_job, lambda gone: query("1", job=gone)):
         with pytest.raises(UnknownJob, match="no grid job has the name"):
-            ask_by_handle(JobHandle("zzzzzzzz", str(state)))
+            ask_by_handle(JobHandle("zzzzzzzz", str(shared)))
 
 
 def test_a_handle_says_what_the_commands_say(samgrid: Samgrid, state: Path) -> None:

@@ -1,34 +1,24 @@
 """Resubmitting and recovering, from the command line to the tar, on the embedded batch system."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from tests.integration.conftest import HANDLERS
 from tests.integration.test_grid_jobs import read_tar
 from tests.integration.test_structured import read_step, steps, two_steps
 from tests.samgrid import Samgrid
 
 
-@pytest.fixture
-def generator(samgrid: Samgrid) -> Samgrid:
-    """A site with a job type whose requests have ids."""
-    return replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(HANDLERS)})
-
-
-def request(folder: Path) -> str:
+def request(folder: Path, request_id: int) -> str:
     return (
-        "&(samgrid_type = generator)(events = 50)(events_per_local_job = 10)(request_id = 13669)"
-        f"(seed = 100)(marks = {folder})"
+        f"&(samgrid_type = generator)(events = 50)(events_per_local_job = 10)(request_id = {request_id})"
+        f"(name = {request_id})(seed = 100)(marks = {folder})"
     )
 
 
 def test_what_failed_runs_again_with_its_number_events_and_seed(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     for name in ("fail2", "fail4"):
         (tmp_path / name).touch()
-    first = shared_samgrid("run", "-", stdin=request(tmp_path)).stdout.split()[2]
+    first = shared_samgrid("run", "-", stdin=request(tmp_path, 13668)).stdout.split()[2]
     for name in ("fail2", "fail4"):
         (tmp_path / name).unlink()
     done = shared_samgrid("resubmit", first, "--failed")
@@ -43,20 +33,20 @@ def test_what_failed_runs_again_with_its_number_events_and_seed(shared_samgrid: 
     assert (again.returncode, "no local job of" in again.stderr) == (1, True)
 
 
-def test_recovery_by_request_id_submits_what_is_missing_once(generator: Samgrid, tmp_path: Path) -> None:
+def test_recovery_by_request_id_submits_what_is_missing_once(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     (tmp_path / "fail3").touch()
-    first = generator("run", "-", stdin=request(tmp_path)).stdout.split()[2]
+    first = shared_samgrid("run", "-", stdin=request(tmp_path, 13669)).stdout.split()[2]
     (tmp_path / "fail3").unlink()
-    recovered = generator("recover", "--request", "13669")
+    recovered = shared_samgrid("recover", "--request", "13669")
     assert (recovered.returncode, f"makes 1 local job of {first} again" in recovered.stdout) == (0, True)
-    at_once = generator("recover", "--request", "13669")
+    at_once = shared_samgrid("recover", "--request", "13669")
     assert at_once.returncode == 0
     assert at_once.stdout.startswith("request 13669: nothing is")
     second = recovered.stdout.split()[2]
-    assert generator("watch", second).returncode == 0
-    last = generator("recover", "--request", "13669")
+    assert shared_samgrid("watch", second).returncode == 0
+    last = shared_samgrid("recover", "--request", "13669")
     assert (last.returncode, last.stdout) == (0, "request 13669: nothing is missing\n")
-    assert len(json.loads(generator("status", "--format", "json").stdout)) == 2
+    assert len(json.loads(shared_samgrid("status", "--name", "13669", "--format", "json").stdout)) == 2
 
 
 def test_a_request_that_nobody_knows_is_one_clear_error(samgrid: Samgrid) -> None:

@@ -35,20 +35,6 @@ def test_a_program_that_fails_at_first_succeeds_at_its_second_attempt(shared_sam
     assert answer.stdout == "1\n"
 
 
-def test_a_program_that_always_fails_is_tried_no_more_often_than_asked(shared_samgrid: Samgrid, tmp_path: Path) -> None:
-    request = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c 'echo x >>{tmp_path}/mark; exit 4')(retries=2)"
-    done = shared_samgrid("run", "-", stdin=request)
-    assert done.returncode == 1
-    assert (tmp_path / "mark").read_text() == "x\n" * 3
-    assert "1 of 1 local jobs failed, first number 1 (attempt 3): the program ended with exit code 4" in done.stdout
-
-
-def test_more_retries_than_a_hundred_are_refused(samgrid: Samgrid) -> None:
-    done = samgrid("submit", "-", stdin="&(samgrid_type=command)(executable=/bin/true)(retries=101)")
-    assert done.returncode == 1
-    assert "retries must be an integer from 0 to 100 (times), not 101" in done.stderr
-
-
 def test_a_second_attempt_starts_while_another_local_job_runs(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     """Number 1 waits for what the second attempt of number 2 writes: who waited for its end would wait for ever."""
     fifo, mark = tmp_path / "fifo", tmp_path / "mark"

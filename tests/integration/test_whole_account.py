@@ -10,12 +10,35 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_workers import HANGING, wait_for_failure
+from tests.integration.test_workers import wait_for_failure
 from tests.samgrid import Samgrid
 from tests.waiting import SECONDS, Gate, wait_until
 
 HEALTHY = 5
 """More than there are workers."""
+HANGING = """
+import time
+from handlers.command import CommandAdapter
+
+class Hanging(CommandAdapter):
+    jobType = "hanging"
+
+    def getCommandAndArguments(self, localJob):
+        while True:
+            time.sleep(0.01)
+
+class Deaf(CommandAdapter):
+    jobType = "deaf"
+
+    def prepareWorkArea(self, workArea):
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+"""
+HANGS = {"hanging": "getCommandAndArguments", "deaf": "prepareWorkArea"}
+"""Job types whose handlers hang, and where; the second hears of no time limit."""
 SPOILERS = {
     "folder": "cd ${SAMGRID_STATUS%/*}/.. && mv results elsewhere && ln -s elsewhere results",
     "size": "head -c 2000000 /dev/zero >output/large",
@@ -45,8 +68,9 @@ def damage(samgrid: Samgrid, table: str, grid_job: str) -> None:
 def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(
     samgrid: Samgrid, tmp_path: Path, gate: Gate
 ) -> None:
-    (tmp_path / "hanging.py").write_text(HANGING)
-    settings = {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "hanging.py"), "SAMGRID_HANDLERS_TIME_LIMIT": "3"}
+    handler = tmp_path / "hanging.py"
+    handler.write_text(HANGING)
+    settings = {"SAMGRID_HANDLERS_MODULES": str(handler), "SAMGRID_HANDLERS_TIME_LIMIT": "3"}
     settings |= {"SAMGRID_MONITOR_RECONCILE_INTERVAL": "5", "SAMGRID_SANDBOX_MAX_OUTPUT_SIZE": "1"}
     samgrid = replace(samgrid, settings=settings)
     torn = submit_shell(samgrid, "echo one >output/one")
@@ -57,14 +81,17 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(
     wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
     for table, job_id in poisoned.items():
         damage(samgrid, table, job_id)
-    hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in ("hanging", "deaf")]
+    hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in HANGS]
     spoilt = {what: submit_shell(samgrid, script) for what, script in SPOILERS.items()}
     healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
     gate.open()
     for job_id in healthy:
         assert samgrid("watch", job_id).returncode == 0
-    for job_id in hung:
-        assert "did not come to an end" in wait_for_failure(samgrid, job_id)
+    for job_id, method in zip(hung, HANGS.values(), strict=True):
+        failure = wait_for_failure(samgrid, job_id)
+        assert "was asked 3 times and did not come to an end" in failure
+        assert f"{method} ({handler}, line " in failure
+        assert "hanging.py" in samgrid("log", job_id).stdout
     assert "the results folder has become a link" in wait_for_failure(samgrid, spoilt["folder"])
     assert samgrid("watch", spoilt["size"]).returncode == 0
     assert "output/large: its 2000000 bytes would pass the limit" in samgrid("output", spoilt["size"]).stdout

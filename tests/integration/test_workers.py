@@ -6,8 +6,6 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from batch_adapters.fork.adapter import FORK
 from jobmanager.requests.time_limit import MOST_DEATHS
 from tests.conftest import find_monitor, processes_of
@@ -40,7 +38,9 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_the_task_of_a_server_that_was_killed_is_begun_again_and_done_once(samgrid: Samgrid, tmp_path: Path) -> None:
+def test_tasks_whose_server_or_monitor_was_killed_are_begun_again_done_once_and_can_be_cancelled(
+    samgrid: Samgrid, tmp_path: Path
+) -> None:
     handler = tmp_path / "waiting.py"
     handler.write_text(HANDLER.format(folder=tmp_path))
     samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
@@ -51,6 +51,11 @@ def test_the_task_of_a_server_that_was_killed_is_begun_again_and_done_once(samgr
     os.kill(parent_of(begun), signal.SIGKILL)
     wait_until(lambda: begun not in servers_of(samgrid))
     wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+    unwanted = samgrid.submit("&(samgrid_type=waiting)(executable=/bin/true)")
+    wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 3)
+    os.kill(find_monitor(samgrid.state), signal.SIGKILL)
+    assert samgrid("cancel", unwanted).returncode == 0
+    assert samgrid("watch", unwanted).stdout.splitlines()[-1].startswith(f"grid job {unwanted} cancelled: cancelled")
     (tmp_path / "go").touch()
     assert samgrid("watch", job_id).returncode == 0
     assert counts(samgrid, job_id) == {"done": 3}
@@ -58,19 +63,6 @@ def test_the_task_of_a_server_that_was_killed_is_begun_again_and_done_once(samgr
     assert len([name for name in read_tar(samgrid, job_id) if name.endswith(".stdout")]) == 3
     # The one server, once the last look at the batch system has ended.
     wait_until(lambda: len(servers_of(samgrid)) == 1)
-
-
-def test_a_handler_that_hangs_when_the_monitor_is_killed_keeps_no_grid_job_from_being_cancelled(
-    samgrid: Samgrid, tmp_path: Path
-) -> None:
-    handler = tmp_path / "waiting.py"
-    handler.write_text(HANDLER.format(folder=tmp_path))
-    samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
-    job_id = samgrid.submit("&(samgrid_type=waiting)(executable=/bin/true)")
-    wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 1)
-    os.kill(find_monitor(samgrid.state), signal.SIGKILL)
-    assert samgrid("cancel", job_id).returncode == 0
-    assert samgrid("watch", job_id).stdout.splitlines()[-1].startswith(f"grid job {job_id} cancelled: cancelled")
 
 
 def test_a_cancel_during_a_submission_adopts_its_array_and_begins_no_other(
@@ -97,53 +89,11 @@ def test_a_cancel_during_a_submission_adopts_its_array_and_begins_no_other(
     assert "4 never submitted" in samgrid("log", job_id).stdout
 
 
-HANGING = """
-import time
-from handlers.command import CommandAdapter
-
-class Hanging(CommandAdapter):
-    jobType = "hanging"
-
-    def getCommandAndArguments(self, localJob):
-        while True:
-            time.sleep(0.01)
-
-class Deaf(CommandAdapter):
-    jobType = "deaf"
-
-    def prepareWorkArea(self, workArea):
-        while True:
-            try:
-                time.sleep(60)
-            except BaseException:
-                pass
-"""
-
-
 def wait_for_failure(samgrid: Samgrid, job_id: str) -> str:
     """What is told of a grid job that fails, when it has."""
     # A watch ends as well when something keeps a grid job from going on for a while.
     wait_until(lambda: samgrid("watch", job_id).returncode == 1)
     return samgrid("status", job_id).stdout
-
-
-@pytest.mark.waits_long
-def test_handlers_that_hang_end_with_where_they_were_and_hold_up_nobody(samgrid: Samgrid, tmp_path: Path) -> None:
-    handler = tmp_path / "hanging.py"
-    handler.write_text(HANGING)
-    settings = {"SAMGRID_HANDLERS_MODULES": str(handler), "SAMGRID_HANDLERS_TIME_LIMIT": "3"}
-    samgrid = replace(samgrid, settings=settings)
-    hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in ("hanging", "deaf", "hanging")]
-    healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(2)]
-    for job_id in healthy:
-        assert samgrid("watch", job_id).returncode == 0
-    for job_id, where in zip(
-        hung, ("getCommandAndArguments", "prepareWorkArea", "getCommandAndArguments"), strict=True
-    ):
-        told = wait_for_failure(samgrid, job_id)
-        assert "was asked 3 times and did not come to an end" in told
-        assert f"{where} ({handler}, line " in told
-        assert "hanging.py" in samgrid("log", job_id).stdout
 
 
 DEADLY = """
@@ -176,16 +126,13 @@ def test_a_handler_that_kills_the_workers_server_is_given_up_and_the_others_go_o
     assert "handler deadly was asked" in wait_for_failure(samgrid, job_id)
 
 
-def test_a_monitor_whose_job_database_loses_its_log_saves_what_it_held(samgrid: Samgrid, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    job_id = samgrid.submit(
-        f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c 'until [ -e {go} ]; do sleep 0.1; done')"
-    )
+def test_a_monitor_whose_job_database_loses_its_log_saves_what_it_held(samgrid: Samgrid, gate: Gate) -> None:
+    job_id = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c ': <{gate.path}')")
     wait_until(lambda: counts(samgrid, job_id) == {"active": 1})
     (samgrid.state / "jobs.db-wal").unlink()
     wait_until(lambda: "jobs.db-wal, and what it held is written back" in (samgrid.state / "monitor.log").read_text())
     # Its successor has the same process id.
     wait_until(lambda: samgrid("status", job_id).returncode == 0)
-    go.touch()
+    gate.open()
     wait_until(lambda: samgrid("watch", job_id).returncode == 0)
     assert counts(samgrid, job_id) == {"done": 1}

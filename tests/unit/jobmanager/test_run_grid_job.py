@@ -74,6 +74,9 @@ def accept_cancelled(account: Account) -> str:
             "retry_on must be any of exit-code, signal, ",
             id="no cause of failure",
         ),
+        pytest.param(
+            [("retries", ("101",))], "/", "retries must be an integer from 0 to 100 .times., not 101", id="retries"
+        ),
         pytest.param([("cores", ("9" * 23,))], "/", "cores must be an integer from 1 to 100000", id="too many cores"),
         pytest.param([("max_wall_time", ("10000001",))], "/", "max_wall_time must be .* to 10000000 ", id="wall time"),
         pytest.param([("stdin", ("n" * 256,))], "/", "stdin: no such file", id="name too long"),

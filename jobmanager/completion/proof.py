@@ -21,7 +21,7 @@ from jobmanager.site.account import Account, find_batch_adapter, find_batch_syst
 from jobmanager.site.settings import EventSource
 from jobmanager.states.changes import change_in_parts, in_parts, is_recent
 from jobmanager.states.driver_status import reconcile_with_drivers
-from jobmanager.states.ends import may_have_been_deleted, needs_batch_cause, was_asked_to_end
+from jobmanager.states.ends import may_have_been_deleted, may_run_again, needs_batch_cause, was_asked_to_end
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import note_batch_end, reopen
 from sandbox.files import open_unlinked
@@ -41,7 +41,8 @@ def prove_ends(account: Account, job_id: str, select: Selection) -> bool:
     """
     database = account.database
     is_proven = True
-    for jobs in in_parts(filter(_is_unproven, select())):
+    # A batch system that has lost its records kills a program, and may have started it anew by now.
+    for jobs in in_parts(job for job in select() if _is_unproven(job) or may_run_again(job)):
         reconcile_with_drivers(account, job_id, jobs)
         is_proven = False
     if is_proven:

@@ -97,9 +97,10 @@ def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], ask
             if found is None or not status.is_of(str(found[1].token)):
                 continue
             grid_job, local_job = found
-            if not was_asked_to_end(local_job) or database.grid_jobs.get(grid_job).state.is_final:
+            if local_job.cancel_asked is not None or database.grid_jobs.get(grid_job).state.is_final:
                 continue
-            if status.state is not State.ACTIVE or _runs_again(account, grid_job, local_job):
+            is_active = status.state is State.ACTIVE
+            if _runs_again(account, grid_job, local_job) if is_active else was_asked_to_end(local_job):
                 select = same_runs(grid_job, [local_job])
                 change_local_jobs(database, grid_job, select, partial(_reopen, status, asked))
 
@@ -107,11 +108,11 @@ def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], ask
 def _runs_again(account: Account, grid_job: str, job: LocalJob) -> bool:
     """True if another driver has begun since its own ended: until it is seen to wait, it may only be on its way out."""
     driver = read_driver_status(status_file(account, grid_job, str(job.local_id)))
-    return job.driver == "ended" and driver.start is not None and driver.end is None
+    return job.driver == "ended" and may_run_again(job) and driver.start is not None and driver.end is None
 
 
 def _reopen(status: LocalStatus, asked: int, job: LocalJob) -> bool:
-    if not was_asked_to_end(job) or not reopen(job, status, asked):
+    if not may_run_again(job) or job.cancel_asked is not None or not reopen(job, status, asked):
         return False
     apply_status(job, status, asked, "queue")
     return True

@@ -184,6 +184,26 @@ def test_what_was_told_to_end_may_be_shown_running_for_a_while(toy: ToySystem) -
     assert toy.states() == [State.ACTIVE]
 
 
+@pytest.mark.parametrize(
+    ("again", "line", "grid_job"),
+    [
+        pytest.param(["exit 0", "end 2000"], "", State.DONE, id="and has ended"),
+        pytest.param([], f"17 R {TOKEN} -", State.ACTIVE, id="and runs"),
+    ],
+)
+def test_what_was_killed_and_has_been_started_anew_is_another_run(
+    toy: ToySystem, again: list[str], line: str, grid_job: State
+) -> None:
+    run = ("start 1000", "pid 5", "signal KILL", "exit 137", "end 1003")
+    add_ended(toy, "17")
+    toy.drives("17", *run)
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    toy.drives("17", *run, "", "start 1004", "pid 6", *again)
+    toy.answers("queue", *filter(None, [line]))
+    collect_grid_job(toy.account, GRID_JOB)
+    assert state_of(toy) is grid_job
+
+
 def test_outputs_that_come_back_meanwhile_make_a_success(toy: ToySystem) -> None:
     add_ended(toy, "17", ended=NOW)
     toy.drives("17", "start 1000")

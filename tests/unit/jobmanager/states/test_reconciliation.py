@@ -109,6 +109,7 @@ def test_what_is_on_its_way_out_stays_what_it_was(toy: ToySystem, before: State)
         pytest.param(f"17_1 PD {TOKEN} - JobHeldUser", "caught TERM 1002", PENDING, id="queued again"),
         pytest.param(f"17_1 R {TOKEN} -", "caught TERM 1002", DONE, id="about to go"),
         pytest.param(f"17_1 R {TOKEN} -", "caught TERM 1002", ACTIVE, id="runs again"),
+        pytest.param(f"17_1 R {TOKEN} -", "signal KILL", ACTIVE, id="was killed and runs again"),
         pytest.param(f"17_1 CG {TOKEN} -", "caught TERM 1002", DONE, id="going"),
         pytest.param("17_1 S otherjob-1 - held", "caught TERM 1002", DONE, id="an id that was used again"),
         pytest.param(f"17_1 S {TOKEN} - held", "caught TERM 1003 9", DONE, id="told after its end"),

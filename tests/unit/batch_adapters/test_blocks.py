@@ -44,6 +44,7 @@ TOO_LARGE = (
     "QOSMinCpuNotSatisfied",
     "MaxMemPerLimit",
 )
+QUEUE_DISABLED = "qmod -e QUEUE, by an operator; not where a calendar has disabled it (D in qstat -f)"
 NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 
 
@@ -103,7 +104,7 @@ NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
         ),
         ("sge", "2.3", "dr", "", "qdel -f 2.3, by a manager, if it stays so"),
         ("sge", "2.3", "T", "", ""),
-        ("sge", "2.3", "Rqw", 'queue instance "a@vm" dropped because it is disabled', "qmod -e QUEUE, by an operator"),
+        ("sge", "2.3", "Rqw", 'queue instance "a@vm" dropped because it is disabled', QUEUE_DISABLED),
         ("sge", "2.3", "qw", "", ""),
         ("sge", "2.3", "tr", "", ""),
         ("lsf", "7[2]", "PSUSP", "", "bresume 7[2]"),
@@ -186,7 +187,7 @@ def test_what_waits_is_blocked_where_all_its_queues_are_disabled(
 ) -> None:
     printed = SGE["why, all queues disabled"].stdout.replace(old, new)
     status = look(tmp_path, find_builtin("sge"), Job("23.2", "qw"), printed)
-    assert (status.reason, status.helps) == (reason, "qmod -e QUEUE, by an operator" if reason else "")
+    assert (status.reason, status.helps) == (reason, QUEUE_DISABLED if reason else "")
     running = look(tmp_path, find_builtin("sge"), Job("23.1", "r"), printed)
     assert (running.reason, running.helps) == ("", "")
 

@@ -52,7 +52,6 @@ _LONGEST_MODULE = 1_000_000
 _DECLARED = re.compile(r"""\bjobType\b[^=\n]*=\s*["']([^"'\n]+)["']""")
 _Loader = Callable[[], list[type[JobAdapter]]]
 _MOST_TEXTS = 1000
-_KINDS_OF_FAULT = "it needs a jobType, prepareWorkArea and getCommandAndArguments"
 
 
 class TooLong(BaseException):
@@ -243,11 +242,17 @@ def load_handlers(names: Iterable[str]) -> list[type[JobAdapter]]:
     """
     found: list[type[JobAdapter]] = []
     for name in names:
-        handlers = _handlers_in(_load_module(name))
+        module = _load_module(name)
+        handlers = _handlers_in(module)
         if not handlers:
-            raise HandlerError(f"handler module {name} defines no JobAdapter that is complete: {_KINDS_OF_FAULT}")
+            raise HandlerError(f"handler module {name} defines no JobAdapter that is complete: {_find_lack(module)}")
         found.extend(handlers)
     return found
+
+
+def _find_lack(module: ModuleType) -> str:
+    lacks = [f"{one.__name__} lacks {', '.join(sorted(one.__abstractmethods__))}" for one in _adapters_in(module)]
+    return "; ".join(lacks) or "it needs a jobType, prepareWorkArea and getCommandAndArguments"
 
 
 def _load_module(name: str) -> ModuleType:
@@ -271,11 +276,9 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _handlers_in(module: ModuleType) -> list[type[JobAdapter]]:
-    return [
-        value
-        for value in vars(module).values()
-        if inspect.isclass(value)
-        and issubclass(value, JobAdapter)
-        and value.__module__ == module.__name__
-        and not inspect.isabstract(value)
-    ]
+    return [one for one in _adapters_in(module) if not inspect.isabstract(one)]
+
+
+def _adapters_in(module: ModuleType) -> list[type[JobAdapter]]:
+    classes = filter(inspect.isclass, vars(module).values())
+    return [one for one in classes if issubclass(one, JobAdapter) and one.__module__ == module.__name__]

@@ -139,11 +139,15 @@ def test_a_method_that_breaks_its_promise_is_named(samgrid: Samgrid, tmp_path: P
     [
         ("\nimport nothing_of_this_name", "No module named 'nothing_of_this_name' (at "),
         ("from adapters import Kind\nKind.FLOAT", "sample.py, line 2)"),
-        ("x = 1", "defines no JobAdapter that is complete"),
+        ("x = 1", "defines no JobAdapter that is complete: it needs"),
+        (
+            "from adapters import JobAdapter\nclass A(JobAdapter):\n    prepareWorkArea = None",
+            "A lacks getCommandAndArguments\n",
+        ),
         ("def (", "SyntaxError"),
         ("raise SystemExit(0)", "SystemExit: 0"),
     ],
-    ids=["import", "name", "no handler", "syntax", "exit"],
+    ids=["import", "name", "no handler", "no method", "syntax", "exit"],
 )
 def test_a_file_that_is_no_handler_is_one_clear_error(
     samgrid: Samgrid, tmp_path: Path, source: str, error: str

@@ -83,12 +83,21 @@ def test_where_the_log_cannot_be_read_its_exit_codes_say_it(toy: ToySystem, tmp_
         pytest.param(
             {"prefix": ("true",)}, LOG, [(Cause.TIME_LIMIT, None), (Cause.CANCELLED_OUTSIDE, None)], id="another's"
         ),
+        pytest.param({}, "", [(Cause.TIME_LIMIT, None), (Cause.CANCELLED_OUTSIDE, "root")], id="where PBS keeps it"),
         pytest.param({"source": EventSource.POLL}, LOG, [(Cause.SIGNAL, None)] * 2, id="not followed"),
     ],
 )
 def test_only_a_log_that_we_read_is_asked(
-    toy: ToySystem, settings: dict[str, Any], log: Path | str, ends: list[tuple[Cause, str | None]]
+    toy: ToySystem,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    log: Path | str,
+    ends: list[tuple[Cause, str | None]],
 ) -> None:
+    monkeypatch.setenv("PBS_HOME", str(tmp_path))
+    (tmp_path / "server_logs").mkdir()
+    (tmp_path / "server_logs" / "20261125").write_bytes(LOG.read_bytes())
     follow_log(toy, {"1[1].pbs1": CAUGHT, "2[1].pbs1": CAUGHT})
     toy.change_adapter(event_log=str(log))
     events = replace(toy.account.configuration.events, **settings)

@@ -409,7 +409,8 @@ def test_what_keeps_it_from_going_on_is_raised(state: Path, monkeypatch: pytest.
         job.wait()
 
 
-def test_a_terminal_has_bars_and_a_pipe_has_nothing(variables: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_terminal_has_bars_and_a_pipe_has_nothing(shared_samgrid: Samgrid, tmp_path: Path) -> None:
+    variables = {**shared_samgrid.environment(), "PYTHONPATH": str(link_package(tmp_path / "site"))}
     code = f"import samgrid_jobmanager as s; s.submit({TRUE!r}).wait(); print('end')"
     command = [sys.executable, "-c", code]
     piped = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True)

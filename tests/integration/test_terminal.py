@@ -45,7 +45,7 @@ def read_terminal(command: Sequence[str], environment: Mapping[str, str], column
     return written.decode()
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("columns", [40, 80])
 def test_what_is_shown_fits_the_terminal(columns: int, module_samgrid: Samgrid) -> None:
     samgrid = module_samgrid
     shown = run_on_terminal(samgrid, columns, "xterm", "submit", "--help")

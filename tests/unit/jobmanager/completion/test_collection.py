@@ -77,6 +77,14 @@ def test_what_the_queue_shows_alive_is_revived_and_not_collected(
     assert state_of(toy) is (alive or State.FAILED)
 
 
+def test_what_its_owner_has_renamed_is_known_for_ours(toy: ToySystem) -> None:
+    add_ended(toy, "17", "18")
+    toy.answers("queue", "17 R mine -", f"18 R {TOKEN} -")
+    toy.answers("tokens", f"17 {TOKEN}")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert (toy.states(), toy.calls("tokens")) == ([State.ACTIVE] * 2, ["17"])
+
+
 def test_the_drivers_record_needs_no_second_witness(toy: ToySystem) -> None:
     add_ended(toy, "17", ended=NOW)
     toy.drives("17", "start 1000", "exit 0", "end 2000")

@@ -43,6 +43,7 @@ SAME = {
     "program-seen-from-its-directory": "(directory=HOME)(executable=program)(arguments=x)",
     "count": sh("echo one") + "(count=4)",
     "single-counted": sh("echo one") + "(count=4)(job_type=single)",
+    "part-of-a-job-type": "(executable=/bin/echo)(arguments=x)(job_type=mult)",
     "multiple": sh("echo one") + "(count=2)(job_type=multiple)",
     "environment": sh('printf "%s|" "$A" "$B" "$C" "$D" "$E"') + f"(environment={VARIABLES})",
     "no-limits": sh("echo x") + "(max_time=0)(max_wall_time=0)(max_cpu_time=0)(max_memory=0)(min_memory=0)",

@@ -214,14 +214,16 @@ class Store:
             self._connection.backup(copy)
 
     def find_lost_file(self) -> str:
-        """The name of a file that somebody has removed, or an empty text.
+        """The name of a file that somebody has removed or replaced, or an empty text.
 
         Only open connections still have what was committed to a removed log (``-wal``). Without the shared memory
-        (``-shm``), they and those that are opened from now on would overwrite each other's commits.
-        Where the file itself has gone, or is another one, its folder was moved, and these with it.
+        (``-shm``), they and those that are opened from now on would overwrite each other's commits; so they would
+        where the file itself is another one. Where it has only gone, its folder was moved, and these with it.
         """
-        if self.path is None or _find_number(self.path) != self._file:
+        if self.path is None or self._file is None or not self.path.exists():
             return ""
+        if _find_number(self.path) != self._file:
+            return self.path.name
         for end in ("-wal", "-shm"):
             name = f"{self.path.name}{end}"
             found = _find_number(self.path.with_name(name))
@@ -263,7 +265,7 @@ class Store:
         try:
             with self._translated():
                 if lost := self.find_lost_file():
-                    raise DatabaseError(f"job database {self.path}: somebody has removed {lost}")
+                    raise DatabaseError(f"job database {self.path}: somebody has removed or replaced {lost}")
             yield
             with self._translated():
                 self._connection.execute("COMMIT")

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from batch_adapters.launch import Installation, command_line
 from batch_adapters.running.backoff import Backoff
@@ -152,7 +152,7 @@ class Monitor:
             if lost.endswith("-wal"):
                 self._account.database.write_back()
                 lost = f"{lost}, and what it held is written back"
-            raise StartAnew(f"somebody has removed {lost}")
+            raise StartAnew(f"somebody has removed or replaced {lost}")
 
     def _work(self) -> None:
         open_jobs = self._account.database.grid_jobs.list_open()
@@ -377,13 +377,17 @@ def _listening(account: Account) -> Iterator[socket.socket]:
     path.unlink(missing_ok=True)
     with socket_address(account) as address, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
+        made = path.lstat()
         listener.listen(64)
         listener.setblocking(False)
         note_started()
         try:
             yield listener
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                # In a new state folder it is another monitor's.
+                if os.path.samestat(path.lstat(), made):
+                    path.unlink()
 
 
 @contextmanager

@@ -136,9 +136,10 @@ def _make_parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=make)
     for module in _MODULES:
         module.add_commands(partial(_add, subparsers, words))
-    # For the help and for shells: `batch_adapters.launch` runs it.
+    # For help, manual page and shells: `batch_adapters.launch` runs it.
     doc = "As root: register with a Globus gatekeeper (install, uninstall, status)."
-    subparsers.add_parser("gram", is_meant=False, help=doc)
+    usage = "samgrid gram install|uninstall|status [--help]"
+    subparsers.add_parser("gram", is_meant="gram" in words, help=doc, description=doc, usage=usage, add_help=False)
     return parser, subparsers.choices
 
 

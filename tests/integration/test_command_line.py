@@ -122,6 +122,8 @@ def test_the_manual_page_is_made_of_all_that_the_help_has() -> None:
     parser = cli.make_whole_parser()
     assert parser.parse_args(["status", "a", "--format", "json"]).format == "json"
     assert parser.parse_args(["cancel", "--name", "b*"]).name == "b*"
+    _, commands = cli._make_parser(["gram"])
+    assert "samgrid gram install|uninstall|status" in commands["gram"].format_usage()
 
 
 def test_a_python_that_tries_each_commands_help_at_once_can_make_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:

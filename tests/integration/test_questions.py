@@ -46,8 +46,8 @@ ANSWERS: dict[str, list[str]] = {
     "12": ["name failed", "wn102.example.org 1", "wn107.example.org 1"],
     "13": [
         "count text()",
-        "1 the program ended with exit code 1",
         "1 it took more CPU time than it may",
+        "1 the program ended with exit code 1",
     ],
     "14": ["0.6"],
     "15": ["source said time text()", "log failed 152 1970-01-01T00:33:20Z failed"],

@@ -56,6 +56,10 @@ class StartAnew(Exception):
     """Another process must take the monitor's place; the message says why."""
 
 
+class _FolderGone(OSError):
+    """The state folder is not there: there is nothing to do until it is."""
+
+
 class _Fault:
     """The exceptions that one grid job's work has raised."""
 
@@ -146,6 +150,8 @@ class Monitor:
             ready = self._selector.select(min(_LOOK, self._reports.due_in()))
 
     def _check_files(self) -> None:
+        if not self._account.places.root.exists():
+            raise _FolderGone(f"the state folder {self._account.places.root} has gone")
         if self._installation.is_replaced():
             raise StartAnew("another version is installed")
         if lost := self._account.database.find_lost_file():
@@ -258,7 +264,7 @@ class Monitor:
         self._problem = str(error)
         self._generators.stop()
         self._backoff.wait(time.monotonic())
-        self._idle_since = None
+        self._idle_since = (self._idle_since or time.monotonic()) if isinstance(error, _FolderGone) else None
         # What could not be taken from a ready file would wake us again at once.
         time.sleep(_LOOK)
 

@@ -1,6 +1,7 @@
 """The monitor's loop, its workers and its callers, in situations that must not stop one another."""
 
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +65,27 @@ def fail_always(error: Exception) -> Callable[..., None]:
         raise error
 
     return fail
+
+
+def test_a_monitor_whose_state_folder_is_removed_ends_when_it_has_been_idle(
+    account: Account, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = replace(account.configuration, monitor=MonitorSettings(idle_time=0.01))
+    monitor = Monitor(replace(account, configuration=configuration), listener)
+    monkeypatch.setattr(monitor_module, "_LOOK", 0.01)
+    monkeypatch.setattr(monitor_module, "STAMP_INTERVAL", 0)
+    wait, turns = monitor._selector.select, 0
+
+    def select(seconds: float) -> object:
+        nonlocal turns
+        turns += 1
+        assert turns < 20, "it goes on for ever"
+        return wait(seconds)
+
+    monkeypatch.setattr(monitor._selector, "select", select)
+    shutil.rmtree(account.places.root)
+    monitor.run(stay=False)
+    assert not account.places.root.exists()
 
 
 @pytest.mark.parametrize("error", [DatabaseError("disk full"), BlockingIOError("cannot fork")], ids=["disk", "fork"])

@@ -85,7 +85,8 @@ def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]
                 f"no local job has the id \"{name}\": samgrid query '//local-job/@id' lists the ids, and ID/NUMBER"
                 " names a local job by its number in its grid job"
             ) from error
-        raise UnknownJob(f'"{name}" is no local job: say {job_id}/NUMBER, such as {job_id}/1')
+        holder = (find_step_jobs(database, job_id) or [job_id])[0]
+        raise UnknownJob(f'"{name}" is no local job: say {holder}/NUMBER, such as {holder}/1')
     job_id = database.grid_jobs.find(prefix)
     index = int(number)
     if all(line.index != index for line in database.local_jobs.lines(job_id)):

@@ -303,6 +303,18 @@ def test_a_name_that_fits_nothing_is_a_clear_error(fake: Account, name: str, wor
         explain(fake, name, ask=False)
 
 
+def test_the_local_jobs_of_a_sequence_are_those_of_its_steps(fake: Account) -> None:
+    add(fake, submitted())
+    whole = GridJob.new("bbbbbbbb", "structured", "physicist", "fork", 1000)
+    whole.put_request([], Path("/"))
+    whole.put_steps(["one", "two"])
+    whole.begin_step("one", GRID_JOB)
+    with fake.database.transaction():
+        fake.database.grid_jobs.put(whole)
+    with pytest.raises(UnknownJob, match=f"such as {GRID_JOB}/1$"):
+        explain(fake, "bbbbbbbb", ask=False)
+
+
 # --- verdicts
 
 ALIVE = LocalStatus("17.1", "RUNS", State.ACTIVE, token=TOKEN)

@@ -258,7 +258,7 @@ def test_it_can_be_removed_with_what_runs_of_it(
     account: Account, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     cancelled: list[str] = []
-    monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids: cancelled.extend(ids))
+    monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids, *prefixes: cancelled.extend(ids))
     damage(account.database, table)
     do_task(account, Task.COLLECT, SICK)
     assert run(account, "remove", SICK) == 0
@@ -280,7 +280,7 @@ def test_others_can_be_removed_and_cancelled(account: Account) -> None:
 
 def test_a_cancel_ends_what_the_index_knows(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled: list[str] = []
-    monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids: cancelled.extend(ids))
+    monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids, *prefixes: cancelled.extend(ids))
     request_cancel(account.database, SICK, "cancelled by ada")
     damage(account.database, "local_job")
     cancel_local_jobs(account, SICK)

@@ -70,7 +70,6 @@ from handlers.inputs import NoFiles, find_dataset
 from handlers.payload import merge_lhe, merge_root
 from handlers.pythia import UNUSABLE, read_result
 from handlers.structured import StructuredAdapter
-from jobmanager import UserError
 from jobmanager.commands.arguments import read_seconds, read_time
 from jobmanager.completion.notified import Notified
 from jobmanager.control.backup import BackupError
@@ -916,7 +915,7 @@ TARGETS: Mapping[str, Target] = {
             b"/static/live.js",
         ),
     ),
-    "listen": Target(of_text(read_listen), (UserError,), (b"127.0.0.1:8642", b"[::1]:1")),
+    "listen": Target(of_text(read_listen), (ValueError,), (b"127.0.0.1:8642", b"[::1]:1")),
     "query": Target(of_text(_check_query), (BadExpression,), (b"//local-job[@state='done']/@id", b"re:test('a','b')")),
 }  # fmt: skip
 """By name; what is kept of one is in tests/recorded/fuzz/NAME."""

@@ -204,7 +204,7 @@ class Site(Hand):
         return etree.tostring(self.database.to_xml())
 
     def cancel(self, grid_job: str) -> None:
-        """Put the tombstone, as the command does."""
+        """Record the cancel request, as the command does."""
         assert request_cancel(self.database, grid_job, "cancelled by a test")
 
     def settle_cancel(self, grid_job: str) -> None:

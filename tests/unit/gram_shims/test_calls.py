@@ -323,7 +323,7 @@ def test_of_an_unknown_grid_job_a_poll_knows_nothing(account: Account, job_id: s
     assert gram_shims.calls.poll(account, JobDescription({"jobid": (job_id,)})) == NO_CHANGE
 
 
-def test_cancel_puts_the_tombstone_and_wakes_the_monitor(account: Account, wakes: list[Account]) -> None:
+def test_cancel_records_the_request_and_wakes_the_monitor(account: Account, wakes: list[Account]) -> None:
     job_id = submit(account)
     for _ in range(2):
         assert gram_shims.calls.cancel(account, about(job_id)) == GramAnswer(State.FAILED)

@@ -201,7 +201,7 @@ def diagnose_pbs(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     # A site may have several, for different queues.
     schedulers = ask(["qmgr", "-c", "list sched"]).stdout
     for name in re.findall(r"^Sched (\S+)\n(?: .*\n)*? +state = down$", schedulers, re.MULTILINE):
-        text = f"its scheduler {name} does not run, so that jobs wait"
+        text = f"its scheduler {name} does not run, so jobs wait"
         yield Finding(Level.FAULT, text, "start pbs_sched on its host")
     name = settings.get("default_queue", "")
     queue = _read_settings(ask, "-Q", name) if name else {}

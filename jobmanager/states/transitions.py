@@ -177,6 +177,7 @@ def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool
     The driver writes ``end`` when the outputs are back, so it proves that the job ran to its end. It overrides FAILED
     from the batch system, which may not know the exit code because it lost a daemon.
     """
+    # The end of a run before the last queueing counts only where the batch system has told of the same end since.
     is_earlier_run = status.again is None and job.earlier_run == f"{status.start} {status.pid}"
     if is_earlier_run and (job.state, job.exit_code) != (State.DONE, status.exit_code):
         return False  # queued again, and the driver of the new run has not started

@@ -554,7 +554,7 @@ def test_the_doctor_names_a_scheduler_that_does_not_run() -> None:
         findings = PBS.diagnose(lambda argv: Printed(0, answers[tuple(argv)], ""), {})
         return [found.text for found in findings if "scheduler" in found.text]
 
-    dead = "its scheduler default does not run, so that jobs wait"
+    dead = "its scheduler default does not run, so jobs wait"
     assert (find_dead(runs.stdout), find_dead(is_dead.stdout)) == ([], [dead])
     assert find_dead(runs.stdout + is_dead.stdout) == [dead]
 

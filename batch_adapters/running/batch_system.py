@@ -206,11 +206,13 @@ class BatchSystem:
         if command is None:
             raise Refused(f"{self.adapter.name} has no command with which the owner of local jobs could {verb} them")
         wanted = list(ids)
+        # Orphans repeat theirs, and an argument may not be longer than 128 KiB.
+        named = list(dict.fromkeys(prefixes))
         most = min(self.adapter.cancel_at_once, _MOST_IDS)
         complaint: Garbled | None = None
         for start in range(0, len(wanted), most):
             try:
-                self._ask(command, {"ids": wanted[start : start + most], "prefixes": prefixes, **variables})
+                self._ask(command, {"ids": wanted[start : start + most], "prefixes": named, **variables})
             except Garbled as error:  # such as of a host that is lost: the others may be on other hosts
                 complaint = complaint or error
         if complaint is not None:

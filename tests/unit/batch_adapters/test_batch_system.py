@@ -257,6 +257,14 @@ def test_a_batch_system_may_take_fewer_ids_at_once(toy: Toy) -> None:
     assert toy.calls == [2, 1]
 
 
+def test_a_prefix_of_many_local_jobs_is_named_once(toy: Toy) -> None:
+    """A command line could not hold it for each of twenty thousand orphans."""
+    command = replace(toy.adapter.cancel, argv=(str(toy.program), "{{ prefixes* }}"))
+    toy.adapter = replace(toy.adapter, cancel=command)
+    toy.says("true").cancel(["a-1.1", "a-1.2", "b-1.1"], "a-1", "a-1", "b-1")
+    assert toy.calls == [2]
+
+
 @pytest.mark.parametrize(("exit_code", "calls"), [(9, [1, 1]), (1, [1])])
 def test_what_is_said_of_some_ids_keeps_no_others_from_being_cancelled(
     toy: Toy, exit_code: int, calls: list[int]

@@ -682,7 +682,8 @@ def test_a_warning_that_ends_the_drivers_own_programs_is_noted_all_the_same(benc
 
 def test_a_requeued_local_job_replaces_what_its_first_run_left(bench: Bench) -> None:
     assert bench.run("/bin/sh", "-c", "rmdir output; echo 0 >output; exit 1") == 1
-    assert bench.run("/bin/sh", "-c", "echo one; echo one >&2; echo 1 >output/a; echo 1 >output/b; exit 1") == 1
+    closed = "mkdir output/b; echo 1 >output/b/a; chmod a-w output/b"
+    assert bench.run("/bin/sh", "-c", f"echo one; echo one >&2; echo 1 >output/a; {closed}; exit 1") == 1
     assert bench.run("/bin/sh", "-c", "echo two; echo 2 >output/b") == 0
     assert (bench.read("stdout"), bench.read("stderr"), bench.read("output/b")) == (b"two\n", b"", b"2\n")
     assert not (bench.results / "k3f9zq2m.t-1.1.output" / "a").exists()

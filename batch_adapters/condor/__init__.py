@@ -90,7 +90,7 @@ def _query(*restrictions: str) -> Command:
     return Command(("condor_q", *restrictions, "-json", "-attributes", _COLUMNS), outcomes=_QUERIED)
 
 
-# After the queue was lost, another job of the account's may have an id of ours, one of another grid job, too. Without
+# After the queue was lost, another job of the account, also of another grid job, may have an id of ours. Without
 # "=?= true" the schedd would compare all ids with each job that has no Arguments. A cluster's own ad, which has no
 # ProcId, stands for the jobs that are not materialized yet: if it does not match, they are, and run.
 _OURS = """\

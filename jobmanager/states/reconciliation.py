@@ -87,7 +87,7 @@ def _apply(account: Account, shown: Mapping[LiveJob, LocalStatus], asked: int) -
 
 
 def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], asked: int) -> None:
-    """Reopen local jobs that the queue shows alive again after a signal that was not ours ended their drivers."""
+    """Reopen local jobs that the queue shows alive again after a signal that was not ours ended them."""
     database = account.database
     for status in statuses:
         if status.is_leaving or status.state not in (State.PENDING, State.SUSPENDED, State.ACTIVE):
@@ -99,14 +99,15 @@ def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], ask
             grid_job, local_job = found
             if local_job.cancel_asked is not None or database.grid_jobs.get(grid_job).state.is_final:
                 continue
-            is_active = status.state is State.ACTIVE
-            if _runs_again(account, grid_job, local_job) if is_active else was_asked_to_end(local_job):
+            is_running = status.state is State.ACTIVE
+            goes_on = _runs_again(account, grid_job, local_job) if is_running else was_asked_to_end(local_job)
+            if goes_on:
                 select = same_runs(grid_job, [local_job])
                 change_local_jobs(database, grid_job, select, partial(_reopen, status, asked))
 
 
 def _runs_again(account: Account, grid_job: str, job: LocalJob) -> bool:
-    """True if another driver has begun since its own ended: until it is seen to wait, it may only be on its way out."""
+    """True if another driver has begun since its own ended; else it may be shown running only on its way out."""
     driver = read_driver_status(status_file(account, grid_job, str(job.local_id)))
     return job.driver == "ended" and may_run_again(job) and driver.start is not None and driver.end is None
 

@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK = 1.0
 """Seconds between two looks at the database when nobody wakes us."""
+_GONE_TIME = 3600.0
+"""Seconds without the state folder after which the monitor ends."""
 _ALL = "monitor"
 """Stands for all grid jobs in answers to callers."""
 _LEAST_ROOM = 65536
@@ -122,7 +124,7 @@ class Monitor:
 
     def _turn(self, stay: bool) -> None:
         ready: list[tuple[selectors.SelectorKey, int]] = []
-        while stay or self._idle_since is None or time.monotonic() - self._idle_since < self._settings.idle_time:
+        while stay or not self._has_been_idle():
             try:
                 # Another host may have taken over while this one hung.
                 check_host(self._account.places)
@@ -148,6 +150,14 @@ class Monitor:
                 logger.exception("a fault of the job manager's own")
                 self._rest(error)
             ready = self._selector.select(min(_LOOK, self._reports.due_in()))
+
+    def _has_been_idle(self) -> bool:
+        """True if there has been nothing to do for long enough."""
+        enough = self._settings.idle_time
+        if not os.path.exists(self._account.places.root):  # noqa: PTH110
+            # It may have been removed, or be on a file system that comes back.
+            enough = max(enough, _GONE_TIME)
+        return self._idle_since is not None and time.monotonic() - self._idle_since >= enough
 
     def _check_files(self) -> None:
         if not self._account.places.root.exists():
@@ -365,7 +375,7 @@ def main(argv: list[str]) -> int:
                 logger.warning("monitor %d starts anew: %s", os.getpid(), why)
                 os.execv(sys.executable, command_line("samgrid-monitor", *argv))
             # Whoever finds no listener from now on starts a monitor, which waits for our lock.
-            if not account.database.grid_jobs.list_open():
+            if not account.places.root.exists() or not account.database.grid_jobs.list_open():
                 release_stamp(account.places)
                 logger.info("monitor %d ends: nothing to do", os.getpid())
                 return 0

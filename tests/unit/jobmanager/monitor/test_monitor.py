@@ -67,12 +67,16 @@ def fail_always(error: Exception) -> Callable[..., None]:
     return fail
 
 
-def test_a_monitor_whose_state_folder_is_removed_ends_when_it_has_been_idle(
+def test_a_monitor_whose_state_folder_is_removed_ends_after_a_while(
     account: Account, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configuration = replace(account.configuration, monitor=MonitorSettings(idle_time=0.01))
+    configuration = replace(account.configuration, monitor=MonitorSettings(idle_time=0))
     monitor = Monitor(replace(account, configuration=configuration), listener)
+    shutil.rmtree(account.places.root)
+    monitor._idle_since = time.monotonic() - 60
+    assert not monitor._has_been_idle(), "it may come back"
     monkeypatch.setattr(monitor_module, "_LOOK", 0.01)
+    monkeypatch.setattr(monitor_module, "_GONE_TIME", 60.01)
     monkeypatch.setattr(monitor_module, "STAMP_INTERVAL", 0)
     wait, turns = monitor._selector.select, 0
 
@@ -83,7 +87,6 @@ def test_a_monitor_whose_state_folder_is_removed_ends_when_it_has_been_idle(
         return wait(seconds)
 
     monkeypatch.setattr(monitor._selector, "select", select)
-    shutil.rmtree(account.places.root)
     monitor.run(stay=False)
     assert not account.places.root.exists()
 

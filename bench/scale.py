@@ -29,6 +29,7 @@ from adapters import PlannedJob
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.condor import CONDOR
 from batch_adapters.fork.adapter import FORK
+from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Event, State
 from jobmanager.completion.collection import collect_grid_job
 from jobmanager.database.grid_job import GridJob
@@ -190,9 +191,8 @@ def measure_reconciliation(ground: Ground, running: str) -> float:
     """Milliseconds of a pass over a batch system that shows all local jobs as they are."""
     keys = ground.account.database.local_jobs.list_open("condor")
     answer = [LocalStatus(key.local_id, "R", key.state, token=key.token) for key in keys]
-    system = SimpleNamespace(adapter=CONDOR, query=lambda: answer)
     assert {key.grid_job for key in keys} == {running}
-    with mock.patch("jobmanager.states.reconciliation.find_batch_system", return_value=system):
+    with mock.patch.object(BatchSystem, "query", return_value=answer):
         return cpu(lambda: reconcile_batch_system(ground.account, "condor")) * 1e3
 
 

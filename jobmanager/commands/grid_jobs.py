@@ -5,7 +5,7 @@ import errno
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ from jobmanager.commands.arguments import (
 )
 
 if TYPE_CHECKING:
-    from batch_adapters.running.rate_limiter import Outage
     from jobmanager.requests.attributes import Given
     from jobmanager.site.account import Account
 
@@ -163,13 +162,13 @@ def status(options: argparse.Namespace) -> int:
     from jobmanager.views.grid_jobs import (
         STATUS_SCHEMA,
         find_details,
+        read_grid_jobs,
+        render_delays,
         render_details,
         render_json,
         render_local_jobs,
-        render_outage,
         render_table,
     )
-    from jobmanager.views.text import render_line
 
     if options.format == "json-schema":
         print(STATUS_SCHEMA.read_text(), end="")
@@ -181,39 +180,22 @@ def status(options: argparse.Namespace) -> int:
         choice = replace(choice, state=None)
     if options.id:
         choice = replace(choice, ids=tuple(account.database.grid_jobs.choose(options.id, choice)))
-    rows = account.database.grid_jobs.overview(choice=choice)
-    job_id = rows[0].id if len(options.id) == 1 else None
-    shown = {row.id for row in rows}
-    waiting = {job.id: job.batch for job in account.database.grid_jobs.list_open() if job.id in shown}
-    outages = _find_outages(account, waiting.values())
-    quarantined = {job: why for job, why in account.database.quarantine.list().items() if job in shown}
-    silent_since = {job: outages[batch].since for job, batch in waiting.items() if batch in outages}
+    chosen = read_grid_jobs(account, choice)
+    job_id = chosen.rows[0].id if len(options.id) == 1 else None
     if options.format == "json":
-        details = find_details(account, job_id, now) if job_id else {}
-        print(render_json(account.database, rows, silent_since, quarantined, details))
+        print(render_json(account.database, chosen, find_details(account, job_id, now) if job_id else {}))
     elif options.format == "xml":
         from jobmanager.views.export import render_xml
 
-        print(render_xml(rows, silent_since, quarantined))
+        print(render_xml(chosen))
     else:
         is_choice = not choice.is_empty
-        print(render_details(account, job_id, rows[0], now) if job_id else render_table(rows, is_choice))
+        print(render_details(account, chosen.rows[0], now) if job_id else render_table(chosen.rows, is_choice))
         if job_id and options.state:
             print(render_local_jobs(account.database.local_jobs.lines(job_id), options.state))
-        for job, why in quarantined.items():
-            print(render_line(f"{job}: {why.sentence}"))
-        for batch, outage in sorted(outages.items()):
-            print(render_outage(batch, outage, now))
+        sys.stdout.writelines(f"{line}\n" for line in render_delays(chosen, now))
     _wake_if_needed(account)
     return 0
-
-
-def _find_outages(account: "Account", batch_systems: Iterable[str]) -> "dict[str, Outage]":
-    """By batch system: since when it does not answer."""
-    from jobmanager.site.account import find_outage
-
-    outages = {batch: find_outage(account, batch) for batch in set(batch_systems)}
-    return {batch: outage for batch, outage in outages.items() if outage is not None}
 
 
 def output(options: argparse.Namespace) -> int:

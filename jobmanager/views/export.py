@@ -4,16 +4,17 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lxml import etree
 
 from jobmanager import UserError
-from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined
+from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.documents import SCHEMA_FILE, read_xml, render_text
 from jobmanager.database.times import render_time
+from jobmanager.views.grid_jobs import GridJobList
 from jobmanager.views.text import render_markup
 
 _SCHEMA = "schema.rng"
@@ -44,7 +45,7 @@ def export(database: Database, folder: Path) -> tuple[int, list[DamagedDocument]
                 written.append(row)
             except DamagedDocument as damage:
                 damages.append(damage)
-        _write_document(temporary, "index", make_overview(written), render_page)
+        _write_document(temporary, "index", _make_overview(GridJobList(written, {}, {})), render_page)
     return len(written), damages
 
 
@@ -83,20 +84,16 @@ def _write(path: Path, content: bytes) -> None:
         stream.write(content)
 
 
-def make_overview(
-    rows: Iterable[Overview],
-    silent_since: Mapping[str, float] | None = None,
-    quarantined: Mapping[str, Quarantined] | None = None,
-) -> etree._Element:
-    """The root element; ``silent_since``: since when (seconds) a grid job's batch system does not answer."""
+def _make_overview(chosen: GridJobList) -> etree._Element:
     root = etree.Element("overview")
-    for row in rows:
+    for row in chosen.rows:
         values = {"id": row.id, "type": row.type, "state": row.state, "owner": render_text(row.owner)}
         job = etree.SubElement(root, "grid-job", values, submitted=row.submitted)
-        if silent_since and row.id in silent_since:
-            job.set("silent-since", render_time(silent_since[row.id]))
-        if quarantined and row.id in quarantined:
-            job.set("quarantined", render_text(quarantined[row.id].sentence))
+        since = chosen.find_silence(row)
+        if since is not None:
+            job.set("silent-since", render_time(since))
+        if row.id in chosen.quarantined:
+            job.set("quarantined", render_text(chosen.quarantined[row.id].sentence))
         for state, count in row.counts.items():
             etree.SubElement(job, "local-jobs", state=state, count=str(count))
         if row.name:
@@ -106,10 +103,8 @@ def make_overview(
     return root
 
 
-def render_xml(
-    rows: Iterable[Overview], silent_since: Mapping[str, float], quarantined: Mapping[str, Quarantined] | None = None
-) -> str:
+def render_xml(chosen: GridJobList) -> str:
     """The list for programs."""
-    root = make_overview(rows, silent_since, quarantined)
+    root = _make_overview(chosen)
     etree.indent(root)
     return render_markup(etree.tostring(root, encoding="unicode"))

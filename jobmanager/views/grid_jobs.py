@@ -2,13 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jobmanager import render_number
-from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined, StepLine
+from jobmanager.database.database import Choice, DamagedDocument, Database, Overview, Quarantined, StepLine
 from jobmanager.database.details import PhaseSum
 from jobmanager.database.grid_jobs import find_current_steps
 from jobmanager.database.local_jobs import LocalJobLine
@@ -32,6 +32,31 @@ if TYPE_CHECKING:  # a list of grid jobs needs neither XML nor job types
 
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed", "cancelled")
 _SHOWN_KINDS = 20
+
+
+class GridJobList(NamedTuple):
+    """Some grid jobs, and what keeps them from making progress."""
+
+    rows: Sequence[Overview]
+    outages: "Mapping[str, Outage]"
+    """By batch system that they need, and that does not answer."""
+    quarantined: Mapping[str, Quarantined]
+    """By id: those of which a document cannot be read."""
+
+    def find_silence(self, row: Overview) -> float | None:
+        """Since when (seconds since 1970) the batch system that it needs does not answer; None if it does."""
+        outage = self.outages.get(row.batch) if row.outcome is None else None
+        return None if outage is None else outage.since
+
+
+def read_grid_jobs(account: Account, choice: Choice) -> GridJobList:
+    """The grid jobs that are chosen, the newest last."""
+    rows = account.database.grid_jobs.overview(choice=choice)
+    needed = sorted({row.batch for row in rows if row.outcome is None})
+    outages = {batch: outage for batch in needed if (outage := find_outage(account, batch))}
+    ids = {row.id for row in rows}
+    quarantined = {job_id: why for job_id, why in account.database.quarantine.list().items() if job_id in ids}
+    return GridJobList(rows, outages, quarantined)
 
 
 def render_title(job_id: str, name: str | None) -> str:
@@ -88,24 +113,15 @@ STATUS_SCHEMA = Path(__file__).with_name("status.schema.json")
 """What `render_json` prints."""
 
 
-def render_json(
-    database: Database,
-    rows: Iterable[Overview],
-    silent_since: Mapping[str, float],
-    quarantined: Mapping[str, Quarantined],
-    details: Mapping[str, object],
-) -> str:
-    """The grid jobs for programs; ``silent_since``: since when (seconds) a grid job's batch system does not answer.
-
-    :param details: further facts about each of them.
-    """
+def render_json(database: Database, chosen: GridJobList, details: Mapping[str, object]) -> str:
+    """The grid jobs for programs, with further facts about each of them."""
     import json
 
     objects = []
-    for row in rows:
-        since = silent_since.get(row.id)
+    for row in chosen.rows:
+        since = chosen.find_silence(row)
         moment = {} if since is None else {"silent_since": render_time(since)}
-        why = {"quarantined": quarantined[row.id].sentence} if row.id in quarantined else {}
+        why = {"quarantined": chosen.quarantined[row.id].sentence} if row.id in chosen.quarantined else {}
         sums = database.phases.sums(row.id)
         phases = [{name: getattr(phase, name) for name in _OF_PHASE} for phase in sums]
         steps = {"steps": find_steps(database, row)}
@@ -169,18 +185,26 @@ def render_local_jobs(lines: Iterable[LocalJobLine], standing: str) -> str:
     return render_listing(("NUMBER", "ID", "CAUSE", "REASON"), rows) if rows else f"no local job is {standing}"
 
 
-def render_outage(batch: str, outage: "Outage", now: float) -> str:
+def render_delays(chosen: GridJobList, now: float) -> Iterator[str]:
+    """What keeps grid jobs of a list from making progress, a line each."""
+    for job_id, why in chosen.quarantined.items():
+        yield render_line(f"{job_id}: {why.sentence}")
+    for batch, outage in chosen.outages.items():
+        yield _render_outage(batch, outage, now)
+
+
+def _render_outage(batch: str, outage: "Outage", now: float) -> str:
     """Since when a batch system does not answer, when it is asked again, and what it said."""
     again = f"asked again at {render_clock(outage.next_try, now)}" if outage.next_try > now else "asked again soon"
     return f"{batch} has not answered since {render_clock(outage.since, now)} ({again}): {render_line(outage.words)}"
 
 
-def render_details(account: Account, job_id: str, row: Overview, now: float) -> str:
+def render_details(account: Account, row: Overview, now: float) -> str:
     """Everything about one grid job that fits a screen."""
     from jobmanager.views.progress import estimate_end, read_progress, render_blocked, render_silent
 
     try:
-        job = account.database.grid_jobs.get(job_id)
+        job = account.database.grid_jobs.get(row.id)
     except DamagedDocument as damage:
         known = {
             "grid job": render_title(row.id, row.name),
@@ -191,9 +215,9 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
         known |= {"submitted": row.submitted, "local jobs": render_counts(row), "problem": render_line(str(damage))}
         return render_columns([*known.items()])
     stall_time = account.configuration.monitor.stall_time
-    progress = read_progress(account.database, job_id, job.count, stall_time, now)
+    progress = read_progress(account.database, row.id, job.count, stall_time, now)
     facts = [
-        ("grid job", job_id),
+        ("grid job", row.id),
         *([("name", render_line(job.name))] if job.name else []),
         ("type", job.job_type),
         (
@@ -213,7 +237,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
     end = None if job.state.is_final else estimate_end(progress, now)
     facts += [(name, render_line(words)) for name, words in render_credentials(job, now)]
     facts += [("blocked", line) for line in render_blocked(progress)]
-    facts += [("waits", f"samgrid explain {job_id}/1 asks {job.batch} why")] if _only_waits(row) else []
+    facts += [("waits", f"samgrid explain {row.id}/1 asks {job.batch} why")] if _only_waits(row) else []
     facts += [("may end", f"{render_local_time(end)} (estimate)")] if end is not None else []
     facts += [("stalled", render_silent(progress, stall_time))] if progress.silent else []
     facts += [("cancel", _render_cancel(account, job.batch, row))] if job.cancelled and not job.state.is_final else []

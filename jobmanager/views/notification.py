@@ -22,8 +22,8 @@ from jobmanager.database.times import render_time
 from jobmanager.monitor.logs import append_line
 from jobmanager.monitor.workers import BUSY, TRY_LATER
 from jobmanager.requests.attributes import NOTIFY, find_values
-from jobmanager.site.account import Account, find_outage, open_account
-from jobmanager.views.grid_jobs import find_details, render_credential, render_json
+from jobmanager.site.account import Account, open_account
+from jobmanager.views.grid_jobs import find_details, read_grid_jobs, render_credential, render_json
 from jobmanager.views.progress import read_progress, render_blocked, render_silent
 from jobmanager.views.text import render_line
 from sandbox.files import locked
@@ -141,14 +141,11 @@ class Notifier:
 
     def _find_status(self, job_id: str) -> Mapping[str, Any]:
         """The content of ``samgrid status --format json ID``; empty if the grid job was removed meanwhile."""
-        rows = self._database.grid_jobs.overview(choice=Choice(ids=(job_id,)))
-        if not rows:
+        chosen = read_grid_jobs(self._account, Choice(ids=(job_id,)))
+        if not chosen.rows:
             return {}
-        quarantined = self._database.quarantine.list()
-        outage = None if rows[0].ended else find_outage(self._account, rows[0].batch)
-        silent_since = {job_id: outage.since} if outage else {}
         details = find_details(self._account, job_id, self._now)
-        (status,) = json.loads(render_json(self._database, rows, silent_since, quarantined, details))
+        (status,) = json.loads(render_json(self._database, chosen, details))
         return dict(status)
 
     def _notify(self, job_id: str, event: str, why: Sequence[str] = ()) -> None:

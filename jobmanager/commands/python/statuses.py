@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from jobmanager.database.database import Choice
 from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.database.times import read_time
-from jobmanager.site.account import Account, find_outage
-from jobmanager.views.grid_jobs import find_details, find_steps
+from jobmanager.site.account import Account
+from jobmanager.views.grid_jobs import find_details, find_steps, read_grid_jobs
 
 from ...database.local_jobs import Blocked
 
@@ -147,10 +148,10 @@ def read_status(account: Account, job_id: str) -> JobStatus:
     """What is known of a grid job now; raises UnknownJob: there is no such grid job (any more)."""
     database, now = account.database, time.time()
     details: Mapping[str, Any] = find_details(account, job_id, now)
-    (row,) = database.grid_jobs.overview(job_id)
+    chosen = read_grid_jobs(account, Choice(ids=(job_id,)))
+    (row,) = chosen.rows
     steps: list[dict[str, Any]] = find_steps(database, row)
-    outage = None if row.outcome else find_outage(account, row.batch)
-    why = database.quarantine.list().get(job_id)
+    why = chosen.quarantined.get(job_id)
     return JobStatus(
         id=row.id,
         name=row.name,
@@ -180,7 +181,7 @@ def read_status(account: Account, job_id: str) -> JobStatus:
         retries=details.get("retries", 0),
         not_tried_again=details.get("not_tried_again", {}),
         credentials=tuple(map(_read_credential, details.get("credentials", ()))),
-        silent_since=_moment(outage.since) if outage else None,
+        silent_since=_moment(chosen.find_silence(row)),
         quarantined=why.sentence if why else None,
         summary=details.get("summary", {}),
         no_summary=details.get("no_summary"),

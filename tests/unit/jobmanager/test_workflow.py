@@ -36,7 +36,7 @@ from jobmanager.site.account import Account
 from jobmanager.site.configuration import read_configuration
 from jobmanager.states.aggregation import Task, aggregate_steps, find_due_steps, next_task_of_steps
 from jobmanager.states.changes import refresh_structured
-from jobmanager.views.grid_jobs import STATUS_SCHEMA, render_details, render_json, render_steps
+from jobmanager.views.grid_jobs import STATUS_SCHEMA, GridJobList, render_details, render_json, render_steps
 from jobmanager.views.watching import Bars, PlainLines, _take_snapshot
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps, judge_steps
 from sandbox.files import TarLimits
@@ -341,7 +341,7 @@ def test_the_document_names_what_steps_need_where_that_is_not_the_one_before(acc
     written = {step.get("name"): step.get("after") for step in job.element.iterfind("steps/step")}
     assert written == {"make": None, "b": None, "c": "make", "d": "b c", "alone": "", "last": "alone make"}
     (row,) = account.database.grid_jobs.overview(job.job_id)
-    shown = render_details(account, job.job_id, row, 3000)
+    shown = render_details(account, row, 3000)
     assert "d, after b and c" in shown
     assert "alone\n" in shown
     assert "retries" not in shown, "steps make them"
@@ -423,8 +423,8 @@ def test_a_step_that_was_cancelled_is_cancelled_wherever_steps_are_listed(
     assert account.database.grid_jobs.steps(job_id)[job_id] == expected
     assert account.database.grid_jobs.open_steps()[job_id] == expected
     (row,) = account.database.grid_jobs.overview(job_id)
-    assert f"make ({part}) cancelled" in render_details(account, job_id, row, 3000)
-    printed = json.loads(render_json(account.database, [row], {}, {}, {}))
+    assert f"make ({part}) cancelled" in render_details(account, row, 3000)
+    printed = json.loads(render_json(account.database, GridJobList([row], {}, {}), {}))
     jsonschema.validate(printed, json.loads(STATUS_SCHEMA.read_text()))
     assert [(step["outcome"], step["after"]) for step in printed[0]["steps"]] == [("cancelled", []), (None, ["make"])]
 

@@ -19,7 +19,7 @@ from jobmanager.database.documents import load_schema
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account, find_outage, limiter_file
-from jobmanager.views.grid_jobs import STATUS_SCHEMA, render_outage
+from jobmanager.views.grid_jobs import STATUS_SCHEMA, GridJobList, render_delays
 from sandbox.status import PhaseStatus
 
 OPEN, OTHER, ENDED = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -36,7 +36,10 @@ def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
         job = GridJob.new(job_id, "command", "physicist", batch, 1000)
         job.put_request([("executable", ("/bin/true",))], Path("/"))
         job.put_slices(1, None, 1)
-        job.state = state
+        if state.is_final:
+            job.end(state, 2000)
+        else:
+            job.state = state
         with account.database.transaction():
             account.database.grid_jobs.put(job)
     monkeypatch.setattr(commands, "account_of", lambda options: account)
@@ -125,7 +128,7 @@ NOON = datetime(2026, 3, 4, 12, 0, 0).timestamp()
     ],
 )
 def test_times_of_another_day_have_their_date(outage: Outage, words: str) -> None:
-    assert render_outage("slurm", outage, NOON) == f"slurm has not answered {words}"
+    assert list(render_delays(GridJobList([], {"slurm": outage}, {}), NOON)) == [f"slurm has not answered {words}"]
 
 
 # --- choosing, and other forms

@@ -389,7 +389,7 @@ def test_it_is_told_why_a_local_job_is_not_tried_again(toy: ToySystem) -> None:
     end(toy, "7_1")
     assert "tried again   no: retry_on does not name exit code" in explain(toy.account, f"{GRID_JOB}/2", ask=False)
     (row,) = toy.database.grid_jobs.overview(GRID_JOB)
-    text = render_details(toy.account, GRID_JOB, row, toy.now)
+    text = render_details(toy.account, row, toy.now)
     assert "0 made; not again: 1 (retry_on does not name exit code)" in text
     details = find_details(toy.account, GRID_JOB, toy.now)
     assert (details["retries"], details["not_tried_again"]) == (0, {"retry_on does not name exit code": 1})

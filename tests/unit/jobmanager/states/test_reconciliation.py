@@ -74,7 +74,7 @@ def test_why_a_job_waits_is_told_until_it_is_over(toy: ToySystem) -> None:
         look(toy)
         wait_reasons.append(toy.job().wait_reason)
         (row,) = toy.database.grid_jobs.overview(GRID_JOB)
-        is_blocked = "waits" not in render_details(toy.account, GRID_JOB, row, NOW)
+        is_blocked = "waits" not in render_details(toy.account, row, NOW)
         assert is_blocked == (reason == "JobHeldUser"), "who is not blocked is sent to explain"
     assert wait_reasons == ["JobHeldUser", "Resources", None]
 

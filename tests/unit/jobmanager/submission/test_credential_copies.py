@@ -207,7 +207,7 @@ def test_status_tells_when_a_credential_expires_and_what_keeps_it_from_being_fol
     source.unlink()
     follow_credentials(account)
     (row,) = account.database.grid_jobs.overview(choice=Choice(ids=(job_id,)))
-    (line,) = [line for line in render_details(account, job_id, row, LATER - before).splitlines() if TOKEN in line]
+    (line,) = [line for line in render_details(account, row, LATER - before).splitlines() if TOKEN in line]
     assert words in line
     assert line.endswith(f"; it is not followed: {source} cannot be read: No such file or directory")
 

@@ -12,6 +12,8 @@ from batch_adapters.states import Cause, State
 # 1: the spool cannot be used; 2: an argument is wrong. Anything else does not come from samgrid-fork.
 _OUTCOMES = (OK, Meaning(1, "", Answer.TRANSIENT), Meaning(2, r"samgrid-fork.*: error: ", Answer.PERMANENT))
 
+_PRINTED = "{{ results | replace('%', '%%') }}/{{ token }}.%i.driver"
+
 
 def _command(*arguments: str) -> Command:
     program = ("{{ python }}", "-P", "{{ launch }}", "samgrid-fork", "--spool", "{{ fork_spool }}")
@@ -23,7 +25,7 @@ FORK = BatchAdapter(
     name="fork",
     submit=_command(
         *("submit", "--token", "{{ token }}", "--array", "1-{{ count }}"),
-        *("--stdout", "{{ results }}/{{ token }}.%i.driver", "--stderr", "{{ results }}/{{ token }}.%i.driver"),
+        *("--stdout", _PRINTED, "--stderr", _PRINTED),
         *("--directory", "{{ results }}", "--wall-time", "{{ max_wall_minutes }}"),
         *("--cores", "{{ cores }}"),
         *("--", "/bin/sh", "{{ driver }}", "{{ token }}"),

@@ -280,9 +280,13 @@ def render_job(submission: StoredSubmission, token: str, index: int) -> StartReq
         arguments=tuple(arguments),
         directory=submission.directory,
         environment=(*submission.environment, *own),
-        stdout=(submission.stdout.replace("%i", str(index)),),
-        stderr=(submission.stderr.replace("%i", str(index)),),
+        stdout=(_render_file(submission.stdout, index),),
+        stderr=(_render_file(submission.stderr, index),),
     )
+
+
+def _render_file(pattern: str, index: int) -> str:
+    return re.sub("%([%i])", lambda found: "%" if found[1] == "%" else str(index), pattern)
 
 
 MAX_INDEX = 999_999_999

@@ -410,6 +410,7 @@ ARRAY = Submission(
     max_memory_mb=2000,
     options=("-l", "host=n1"),
 )
+FORK_SITE = dict.fromkeys(("python", "launch", "fork_spool", "fork_slots", "fork_grace"), "x")
 SGE_SCRIPT = (
     'trap : TERM INT HUP XCPU USR1 USR2; /bin/sh "$@"; code=$?; case $code in 99 | 100) code=98 ;; esac; exit "$code"'
 )
@@ -506,9 +507,16 @@ def test_what_a_local_job_needs_is_said_in_the_batch_systems_words(
 ) -> None:
     adapter = find_adapter(system, {})
     wanted = replace(SINGLE, cores=cores, gpus=gpus, max_disk_mb=disk, max_memory_mb=2001)
-    site = dict.fromkeys(("python", "launch", "fork_spool", "fork_slots", "fork_grace"), "x")
-    variables = {**asdict(wanted), **site, "parallel_environment": adapter.parallel_environment}
+    variables = {**asdict(wanted), **FORK_SITE, "parallel_environment": adapter.parallel_environment}
     assert f" {words} " in f" {' '.join(render_argv(adapter.submit, variables))} "
+
+
+@pytest.mark.parametrize(
+    ("system", "word"), [("fork", "/100%%i/k3f9zq2m-1.%i.driver"), ("slurm", "--output=/100%%i/k3f9zq2m-1.0.driver")]
+)
+def test_folders_may_have_the_batch_systems_signs_for_numbers_in_their_names(system: str, word: str) -> None:
+    variables = {**asdict(replace(SINGLE, results="/100%i")), **FORK_SITE}
+    assert word in render_argv(find_adapter(system, {}).submit, variables)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ PLAIN = StoredSubmission(
     command=("/bin/echo", "a b"),
     directory="/home/u",
     environment=(("HOME", "/home/u"),),
-    stdout="/r/%i.out",
+    stdout="/100%%i/%i.out",
     stderr="/r/%i.%i",
 )
 
@@ -22,7 +22,7 @@ def test_a_job_is_told_its_id_and_index_and_has_files_of_its_own() -> None:
     job = render_job(PLAIN, "k3f9zq2m-1", 2)
     assert job.tag == "k3f9zq2m-1.2"
     assert job.environment == (("HOME", "/home/u"), ("SAMGRID_FORK_ID", "k3f9zq2m-1.2"), ("SAMGRID_FORK_INDEX", "2"))
-    assert (job.stdout, job.stderr) == (("/r/2.out",), ("/r/2.2",))
+    assert (job.stdout, job.stderr) == (("/100%i/2.out",), ("/r/2.2",))
     assert (job.executable, job.arguments, job.directory, job.count) == ("/bin/echo", ("a b",), "/home/u", 1)
 
 

@@ -169,6 +169,9 @@ def make_state_folder(path: Path) -> None:
 
     :raises StateFolderError: it cannot be made, or others could write into it.
     """
+    if not str(path).isprintable():
+        # Not all batch systems, nor documents, can name it.
+        raise StateFolderError(f"the state folder {str(path)!r} has control characters, or is no UTF-8: name another")
     try:
         for folder in (*reversed(path.parents), path):
             _make_folder(folder)

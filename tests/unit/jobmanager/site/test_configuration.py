@@ -375,10 +375,12 @@ def test_a_state_folder_that_is_none_of_ours_is_refused(tmp_path: Path, monkeypa
         ("dangling", "is a symbolic link"),
         ("file", "is not a folder"),
         ("file/samgrid", "cannot make the state folder .*: Not a directory"),
+        ("line\n", r"line\\n' has control characters"),
+        (os.fsdecode(b"\xff"), "is no UTF-8"),
     ]:
         with pytest.raises(StateFolderError, match=words):
             make_state_folder(tmp_path / name)
-    assert not (tmp_path / "elsewhere").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"link", "dangling", "file"}
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(StateFolderError, match=f"belongs to user {os.getuid()}, not to user {os.getuid() + 1}"):
         make_state_folder(tmp_path)

@@ -17,7 +17,17 @@ def main(argv: list[str]) -> int:
     """Run one command, as `cli.main`."""
     if not argv or argv[0] not in _ASKING:
         return cli.main(argv)
-    return _run_apart(f"samgrid {argv[0]}", partial(cli.main, argv))
+    name = f"samgrid {argv[0]}"
+    run = partial(_run_apart, name, partial(cli.main, argv))
+    return cli.run_command(name, partial(_run_in_folder, run)) if argv[0] == "check-handler" else run()
+
+
+def _run_in_folder(run: Callable[[], int]) -> int:
+    """Run a command whose temporary files are in a folder that is removed when it has ended, whoever has ended it."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="samgrid-check-") as tempfile.tempdir:
+        return run()
 
 
 def _run_apart(name: str, run: Callable[[], int]) -> int:
@@ -43,7 +53,10 @@ def _run_apart(name: str, run: Callable[[], int]) -> int:
             os.write(writing_end, b"ended as it should")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child gets it, too, and ends by it
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    while os.WIFSTOPPED(ended := os.waitpid(child, os.WUNTRACED)[1]):
+        if os.WSTOPSIG(ended) == signal.SIGSTOP:  # a handler has done this: who presses Ctrl-Z stops us, too
+            os.kill(child, signal.SIGCONT)
+    status = os.waitstatus_to_exitcode(ended)
     os.set_blocking(reading_end, False)  # a handler's children may hold the other end
     try:
         os.read(reading_end, 1)

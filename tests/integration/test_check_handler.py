@@ -234,10 +234,21 @@ def test_a_handler_that_ends_the_process_is_told_by_the_one_above(
         handler.write_text("import os\nos._exit(0)")
     request = tmp_path / "r.rsl"
     request.write_text("&(samgrid_type=sample)(events=3)")
-    samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler), "TMPDIR": str(temporary)})
     done = samgrid(*[str(tmp_path / word) if "." in word else word for word in words])
     sentence = "a handler's code has ended the process that asked it, with exit status 0"
     assert (done.returncode, done.stderr) == (1, f"samgrid {words[0]}: {sentence}\n")
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_handler_that_stops_the_process_is_let_go_on(samgrid: Samgrid, tmp_path: Path) -> None:
+    stop = "import os, signal\n    os.kill(os.getpid(), signal.SIGSTOP)\n    return []"
+    done = samgrid(
+        "check-handler", "--no-run", str(write_handler(tmp_path, more=f"def checkErrors(self):\n    {stop}"))
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no faults"), done.stdout + done.stderr
 
 
 def test_who_presses_ctrl_c_while_a_handler_is_asked_is_obeyed_at_once(samgrid: Samgrid, tmp_path: Path) -> None:

@@ -81,6 +81,9 @@ class Command:
     listing: "Listing | None" = None
     """Another command to run first, for a batch system that lists an account's jobs only by their ids: some of these at
     a time become the variable ``ids``. If it lists no ids, this command is not run and its answer is empty."""
+    waiting: tuple[str, ...] = ()
+    """``argv`` of another question, with the same outcomes: what waits outside the queue. It is asked first; of a job
+    that comes into the queue meanwhile, this command's answer counts."""
 
 
 def option(name: str, value: str, condition: str) -> tuple[str, str]:

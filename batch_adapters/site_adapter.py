@@ -89,6 +89,8 @@ def _read_part(
 
 def _read_command(value: object, base: Command | None) -> Command:
     values = _read_part(value, _COMMAND, () if base else ("argv",))
+    if "argv" in values:
+        values["waiting"] = ()
     # The site's command needs no ids, so they need not be listed first.
     if "argv" in values and not any("ids" in text for text in values["argv"]):
         values["listing"] = None

@@ -81,13 +81,23 @@ _DOWN = Meaning(
 _QUERIED = (Meaning(0, _GOOD.format(r"(?:\[\n(?s:.*)\]\n)?"), Answer.OK), _DOWN)
 _COLUMNS = (
     "ClusterId,ProcId,JobStatus,LastJobStatus,ExitCode,ExitBySignal,HoldReason,HoldReasonCode,HoldReasonSubCode"
-    ",LastHoldReasonCode,LastHoldReasonSubCode,RemoveReason,SamgridToken,JobMaterializeNextProcId,TotalSubmitProcs"
+    ",LastHoldReasonCode,LastHoldReasonSubCode,RemoveReason,SamgridToken"
+)
+_COLUMNS_OF_CLUSTER = (
+    "ClusterId,SamgridToken,JobMaterializeNextProcId,JobMaterializePaused,JobMaterializePauseReason,TotalSubmitProcs"
 )
 
 
-def _query(*restrictions: str) -> Command:
-    """The programs give up on a hung daemon after 20 s."""
-    return Command(("condor_q", *restrictions, "-json", "-attributes", _COLUMNS), outcomes=_QUERIED)
+def _query(constraint: str) -> Command:
+    """The programs give up on a hung daemon after 20 s.
+
+    Of a cluster with late materialization, which may be paused, no job needs to be in the queue.
+    """
+    return Command(
+        ("condor_q", "-constraint", constraint, "-json", "-attributes", _COLUMNS),
+        outcomes=_QUERIED,
+        waiting=("condor_q", "-factory", "-constraint", constraint, "-json", "-attributes", _COLUMNS_OF_CLUSTER),
+    )
 
 
 # After the queue was lost, another job of the account, also of another grid job, may have an id of ours. Without
@@ -153,11 +163,11 @@ CONDOR = BatchAdapter(
         span="{id}.{n}-{last}",
     ),
     # Only jobs of the asking account are shown, unless one is asked for by its id.
-    queue=_query("-constraint", "SamgridToken isnt undefined"),
-    find=_query("-constraint", 'SamgridToken == "{{ token }}"'),
+    queue=_query("SamgridToken isnt undefined"),
+    find=_query('SamgridToken == "{{ token }}"'),
     # Of its whole cluster: the others tell that it is not materialized yet. What else has the id, after the queue was
     # lost, runs no driver; the token may have been taken away (condor_qedit).
-    status=_query("-constraint", "ClusterId == {{ id.partition('.')[0] }} && regexp(\"driver[.]sh\", Arguments)"),
+    status=_query("ClusterId == {{ id.partition('.')[0] }} && regexp(\"driver[.]sh\", Arguments)"),
     read_jobs=read_queue,
     # It reads files backwards, without the schedd, and stops at jobs that ended 40 days ago: spooled jobs come late,
     # as they stay in the queue for ten days (LeaveJobInQueue).
@@ -214,6 +224,7 @@ CONDOR = BatchAdapter(
     causes={"REMOVED": Cause.CANCELLED_OUTSIDE},
     leaving=frozenset({"REMOVING"}),
     blocks={
+        r"HELD not materialized: .*": "condor_release {array}",
         r"HELD(?: .*)?": "condor_release {id}",
         r"SUSPENDED(?: .*)?": "condor_continue {id}",
         # Most likely its host does not answer; -forcex does not stop what runs there.

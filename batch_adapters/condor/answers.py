@@ -41,22 +41,30 @@ def read_history(printed: str) -> list[Job]:
 def read_queue(printed: str) -> Iterator[Job]:
     """As `read_history`; removed jobs that are still in the queue are being removed.
 
-    With late materialization, the last jobs of a cluster come into the queue when others have left it. Until then only
-    the ads of these others tell that they wait.
+    An ad without a process is that of a cluster with late materialization: its last jobs are not in the queue yet.
 
     :raises ValueError, TypeError, LookupError: as there.
     """
     import json
 
-    clusters: dict[int, dict[str, Any]] = {}
     for ad in json.loads(printed or "[]"):
+        if "ProcId" not in ad:
+            yield from _read_factory(ad)
+            continue
         job = _read_ad(ad)
         yield replace(job, native_state="REMOVING") if job.native_state == "REMOVED" else job
-        clusters[ad["ClusterId"]] = ad
-    for cluster, ad in clusters.items():
-        count, token = int(ad.get("TotalSubmitProcs", 0)), str(ad.get("SamgridToken") or "")
-        for proc in range(int(ad.get("JobMaterializeNextProcId", count)), count):
-            yield Job(f"{cluster}.{proc}", "IDLE", reason="not materialized yet", token=token)
+
+
+def _read_factory(ad: Mapping[str, Any]) -> Iterator[Job]:
+    """The jobs that are not materialized yet; whoever holds the cluster keeps them from it."""
+    why = str(ad.get("JobMaterializePauseReason") or "")
+    for proc in range(int(ad["JobMaterializeNextProcId"]), int(ad.get("TotalSubmitProcs", 0))):
+        yield Job(
+            f"{int(ad['ClusterId'])}.{proc}",
+            "HELD" if ad.get("JobMaterializePaused") == 1 else "IDLE",
+            reason=f"not materialized: {why}" if why else "not materialized yet",
+            token=str(ad.get("SamgridToken") or ""),
+        )
 
 
 def _read_ad(ad: dict[str, Any]) -> Job:

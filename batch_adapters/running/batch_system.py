@@ -245,10 +245,14 @@ class BatchSystem:
                 jobs += read_answer(read, printed)
             except Garbled as error:
                 raise Garbled(f"{command.argv[0]}: {error}") from error
+        if command.waiting:
+            jobs = [*{job.local_id: job for job in jobs}.values()]
         return [make_status(self.adapter, job) for job in jobs if job.owner in ("", read_user(str(os.geteuid())))]
 
     def _answers(self, command: Command, variables: Mapping[str, Any]) -> Iterator[str]:
         """The output of a command; with a listing, one output for some of the ids at a time."""
+        if command.waiting:
+            yield self._ask(replace(command, argv=command.waiting), variables)
         if command.listing is None:
             yield self._ask(command, variables)
             return

@@ -224,6 +224,22 @@ def test_a_batch_system_without_history_knows_no_ended_jobs(toy: Toy) -> None:
     assert toy.calls == []
 
 
+def test_what_waits_outside_the_queue_is_found_and_the_queue_knows_it_better(toy: Toy) -> None:
+    toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, waiting=(str(toy.program), "outside")))
+    found = toy.says(
+        f'[ "$1" = outside ] && cat "$0.outside" || echo "a-1.2 running -"; exit $(cat "{toy.folder}/code")'
+    )
+    (toy.folder / "program.outside").write_text("a-1.2 queued -\na-1.3 queued -\n")
+    (toy.folder / "code").write_text("0")
+    assert {status.local_id: status.state for status in found.query()} == {
+        "a-1.2": State.ACTIVE,
+        "a-1.3": State.PENDING,
+    }
+    (toy.folder / "code").write_text("1")
+    with pytest.raises(Unreachable):
+        found.query()
+
+
 def test_a_query_gets_the_sites_variables(toy: Toy) -> None:
     assert toy.says('echo "a-1.1 $1 -"').query() == [LocalStatus("a-1.1", "here", None, token="a-1")]
 

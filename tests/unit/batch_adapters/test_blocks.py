@@ -71,6 +71,8 @@ NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
         ("slurm", "53", "PENDING", "BeginTime", ""),
         ("slurm", "53", "CANCELLED", "JobHeldUser", ""),
         ("condor", "9.0", "HELD", "via condor_hold (by user griduser)", "condor_release 9.0"),
+        ("condor", "9.3", "HELD", "not materialized: via condor_hold", "condor_release 9"),
+        ("condor", "9.3", "IDLE", "not materialized yet", ""),
         ("condor", "9.0", "HELD", "two\nlines", "condor_release 9.0"),
         ("condor", "9.0", "SUSPENDED", "", "condor_continue 9.0"),
         ("condor", "9.0", "REMOVING", "via condor_rm", "condor_rm -forcex 9.0, if it stays so"),

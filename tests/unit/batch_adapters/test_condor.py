@@ -55,11 +55,13 @@ def test_a_removed_job_that_is_still_in_the_queue_has_not_gone_yet() -> None:
     assert read_recorded("history, cancelled")[0].reason == "via condor_rm (by user griduser)"
 
 
-def test_what_is_not_materialized_yet_waits() -> None:
-    assert read_recorded("find, not all materialized") == [
-        *(Job(f"12.{proc}", "RUNNING", token="late-1") for proc in (0, 1)),
-        *(Job(f"12.{proc}", "IDLE", reason="not materialized yet", token="late-1") for proc in (2, 3)),
-    ]
+def test_what_is_not_materialized_yet_waits_or_is_held_with_its_cluster() -> None:
+    for title, state, reason in (
+        ("waiting, not all materialized", "IDLE", "not materialized yet"),
+        ("waiting, held before all are materialized", "HELD", "not materialized: via condor_hold (by user griduser)"),
+    ):
+        expected = [Job(f"13.{proc}", state, reason=reason, token="late-3") for proc in (1, 2, 3)]
+        assert read_recorded(title) == expected
 
 
 def test_exit_codes_come_from_the_history_and_a_signal_has_none() -> None:

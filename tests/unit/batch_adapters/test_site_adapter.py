@@ -85,6 +85,9 @@ def test_a_question_about_no_ids_needs_no_list_of_them() -> None:
     own = ("/opt/qstat", "-E", "{{ ids* }}")
     assert read({"queue": {"argv": [*own]}}, "pbs").queue == replace(before, argv=own)
     assert read({"queue": {"argv": ["myqstat"]}}, "pbs").queue == replace(before, argv=("myqstat",), listing=None)
+    before = find_adapter("condor", {}).queue
+    assert before.waiting
+    assert read({"queue": {"argv": ["myq"]}}, "condor").queue == replace(before, argv=("myq",), waiting=())
 
 
 @pytest.mark.parametrize(

@@ -265,19 +265,22 @@ def _read_csv(text: str) -> Iterator[Row]:
 
     text = _SPACES.sub(lambda found: found["quoted"] or "", text)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    names: list[str] = []
+    start = 1  # of the row that is read; one with a quote may have several lines
     try:
-        lines = (line for line in reader if line)
-        names = [name.strip() for name in next(lines, [])]
-        _check_names(names, reader.line_num)
-        for line in lines:
-            if len(line) != len(names):
-                few = "few" if len(line) < len(names) else "many"
-                raise BadSweep(
-                    f"line {reader.line_num} has too {few} values: {len(line)}, where the names are {len(names)}"
-                )
-            yield {name: (value,) for name, value in zip(names, line, strict=True)}
+        for row in reader:
+            number, start = start, reader.line_num + 1
+            if names and row:
+                if len(row) != len(names):
+                    few = "few" if len(row) < len(names) else "many"
+                    raise BadSweep(f"line {number} has too {few} values: {len(row)}, where the names are {len(names)}")
+                yield {name: (value,) for name, value in zip(names, row, strict=True)}
+            elif row:
+                names = [name.strip() for name in row]
+                _check_names(names, number)
     except csv.Error as error:
-        raise BadSweep(f"line {reader.line_num}: {error}") from error
+        open_quote = "unexpected end of data" in str(error)
+        raise BadSweep(f"line {start}: {'a quote opens here and is never closed' if open_quote else error}") from error
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -294,6 +297,8 @@ def _read_json(text: str) -> Iterator[Row]:
         try:
             # Numbers as they are written: 1e-3 is not 0.001 to every program.
             pairs = json.loads(line, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_Pairs)
+        except json.JSONDecodeError as error:
+            raise BadSweep(f"line {number} is no JSON, from its character {error.colno}: {error.msg}") from error
         except (ValueError, RecursionError) as error:
             raise BadSweep(f"line {number} is no JSON: {error}") from error
         if not isinstance(pairs, _Pairs):

@@ -120,7 +120,8 @@ def try_request(configuration: Configuration, given: Given, folder: Path, root: 
     except HandlerHung as error:
         yield Finding(Level.FAULT, f"the handler hangs: {error}", "[handlers] time_limit is how long it may take")
     except HandlerError as error:
-        yield Finding(Level.FAULT, f"{error}{find_place(error.__cause__)}", "no request may make a handler fail so")
+        remedy = "docs/handlers.md says what each method gets, gives, and may raise"
+        yield Finding(Level.FAULT, f"{error}{find_place(error.__cause__)}", remedy)
     except (SandboxError, OSError) as error:
         yield Finding(
             Level.FAULT,

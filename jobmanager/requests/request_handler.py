@@ -68,10 +68,22 @@ def read_adapter(
     datasets = datasets or Datasets(configuration.site)
     site = Site(limits, values, datasets.find if datasets.are_listed else None)
     with blaming(f"handler {handler.jobType}"):
+        return _make_adapter(handler, request, site), faults
+
+
+def _make_adapter(handler: type[JobAdapter], request: Mapping[str, object], site: Site) -> JobAdapter:
+    """A handler's object; an ``__init__`` of its own that replaces the inherited one is a HandlerError."""
+    rule = "its __init__ must take request and site, and call super().__init__(request, site)"
+    broken = f"handler {handler.jobType}: {rule}"
+    try:
         adapter = handler(request, site)
-        if not {"request", "site"} <= vars(adapter).keys():
-            raise HandlerError(f"handler {handler.jobType}: its __init__ must call super().__init__(request, site)")
-        return adapter, faults
+    except TypeError as error:
+        if error.__traceback__ and error.__traceback__.tb_next:  # its own code was reached
+            raise
+        raise HandlerError(broken) from error
+    if not {"request", "site"} <= vars(adapter).keys():
+        raise HandlerError(broken)
+    return adapter
 
 
 def find_handler(account: Account, given: Given) -> type[JobAdapter]:

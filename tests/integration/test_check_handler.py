@@ -61,6 +61,7 @@ def test_a_good_handler_has_no_faults_and_leaves_nothing(samgrid: Samgrid, tmp_p
         (('"sample"', '"my sample"'), "jobType is 'my sample'"),
         (("*SLICING", '*SLICING, Attribute("Min_Success", "How many.")'), "every job type has min_success"),
         (("*SLICING", '*SLICING, Attribute("SEED", "A seed.")'), "declared already, as seed"),
+        (("def prepare", "def __init__(self): pass\n\n    def prepare"), "must take request and site, and call super"),
         (("*SLICING", "*SLICING, 7"), "attributes holds 7"),
         (("(EVENTS, *SLICING)", "EVENTS"), "attributes is Attribute(name='events'"),
         (("*SLICING", '*SLICING, Attribute("b", "B.", choices="xyz")'), "its choices are one text, 'xyz'"),

@@ -334,7 +334,8 @@ class Unprintable:
         ("checkErrors", lambda self: [["a fault"]], r"TypeError: checkErrors gave \['a fault'\], which is no text"),
         ("__init__", fail_by(Own()), "Own"),
         ("getSize", fail_by(Own()), "Own"),
-        ("__init__", lambda self, request, site: None, "its __init__ must call super"),
+        ("__init__", lambda self, request, site: None, "its __init__ must take request and site, and call super"),
+        ("__init__", lambda self: None, "its __init__ must take request and site, and call super"),
         ("checkErrors", lambda self: None, "TypeError: checkErrors gave None, not a list of sentences"),
         ("getSteps", lambda self: [1], "TypeError: getSteps gave 1, which is no adapters.Step"),
         *(

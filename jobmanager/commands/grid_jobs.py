@@ -110,7 +110,7 @@ def _read_count(text: str) -> int:
 def submit(options: argparse.Namespace) -> int:
     """Accept a request and print the grid job's id; the rest happens in the background."""
     if options.dry_run:
-        return _show_command_lines(account_of(options), options.file)
+        return _show_command_lines(account_of(options), options.file, options.name)
     job_id = _submit(open_account_of(options), options.file, options.name)
     try:
         print(job_id, flush=True)
@@ -119,13 +119,12 @@ def submit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show_command_lines(account: "Account", file: str) -> int:
+def _show_command_lines(account: "Account", file: str, name: str | None) -> int:
     """Print what each local job would run, with its own variables."""
-    from jobmanager.requests.files import read_request_file
     from jobmanager.run_grid_job import find_command_lines
     from jobmanager.views.text import printable
 
-    given, folder = read_request_file(file, account.configuration.handlers.modules)
+    given, folder = _read_request(account, file, name)
     sys.stdout.writelines(f"{printable(line)}\n" for line in find_command_lines(account, given, folder))
     return 0
 
@@ -300,20 +299,30 @@ def cancel(options: argparse.Namespace) -> int:
 
 
 def _submit(account: "Account", file: str, name: str | None = None) -> str:
+    return submit_request(account, *_read_request(account, file, name))
+
+
+def _read_request(account: "Account", file: str, name: str | None) -> "tuple[Given, Path]":
     from jobmanager.requests.files import read_request_file
 
     given, folder = read_request_file(file, account.configuration.handlers.modules)
-    return submit_request(account, given, folder, name)
+    return name_request(given, name), folder
 
 
-def submit_request(account: "Account", given: "Given", folder: Path, name: str | None = None) -> str:
-    """Accept a request, under another name if one is given, and wake the monitor; see `accept_grid_job`."""
+def name_request(given: "Given", name: str | None) -> "Given":
+    """A request under another name, if one is given."""
     from adapters import canonical_name
+
+    if name is None:
+        return given
+    return [*((word, values) for word, values in given if canonical_name(word) != "name"), ("name", (name,))]
+
+
+def submit_request(account: "Account", given: "Given", folder: Path) -> str:
+    """Accept a request and wake the monitor; see `accept_grid_job`."""
     from jobmanager.monitor.client import end_other_monitor
     from jobmanager.requests.acceptance import accept_grid_job
 
-    if name is not None:
-        given = [*((word, values) for word, values in given if canonical_name(word) != "name"), ("name", (name,))]
     end_other_monitor(account)
     job_id = accept_grid_job(account, given, folder)
     wake_for(account, job_id)

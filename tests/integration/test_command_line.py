@@ -481,6 +481,8 @@ def test_an_empty_id_as_of_a_variable_that_is_not_set_is_no_id(samgrid: Samgrid,
 def test_names_and_options_choose_several_grid_jobs(samgrid: Samgrid, tmp_path: Path) -> None:
     request = tmp_path / "request.rsl"
     request.write_text('&(samgrid_type = command)(executable = /bin/sleep)(arguments = 300)(name = "tune 7")')
+    for words in ([], ["--dry-run"]):
+        check_error(samgrid("submit", str(request), "--name", "tune\t8", *words), "name must be at most 200 printable")
     jobs = [samgrid("submit", str(request), *words).stdout.strip() for words in ([], ["--name", "tune 8"])]
     other = samgrid.submit("&(samgrid_type = command)(executable = /bin/sleep)(arguments = 300)")
     rows = json.loads(samgrid("status", "--format", "json").stdout)

@@ -259,7 +259,7 @@ def submit(
     :raises BadArgument: the name is no text.
     :raises HandlerError: the job type's own code has failed.
     """
-    from jobmanager.commands.grid_jobs import submit_request
+    from jobmanager.commands.grid_jobs import name_request, submit_request
     from jobmanager.requests.files import read_request_file, read_request_text
 
     if not isinstance(name, str | None):
@@ -272,7 +272,7 @@ def submit(
             text = _check_text(request) if isinstance(request, str) else _render_request(request)
             given, start = read_request_text(text, "request", modules) if text else [], Path.cwd()
         where = start if folder is None else Path(folder).resolve()
-        job_id = submit_request(account, given, where, name)
+        job_id = submit_request(account, name_request(given, name), where)
         return JobHandle(job_id, str(account.places.root))
 
 

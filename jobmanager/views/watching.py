@@ -139,7 +139,7 @@ def _problem(account: Account, job_id: str) -> str:
 
 def can_have_bars() -> bool:
     """True if standard output is a terminal that can move its cursor."""
-    return is_terminal() and os.environ.get("TERM") not in ("dumb", "unknown")
+    return is_terminal() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 class PlainLines:

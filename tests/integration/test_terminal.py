@@ -62,8 +62,9 @@ def test_what_is_shown_fits_the_terminal(columns: int, module_samgrid: Samgrid) 
     assert not any("…" in line for line in lines)
 
 
-def test_a_dumb_terminal_gets_lines(module_samgrid: Samgrid) -> None:
-    shown = run_on_terminal(module_samgrid, 80, "dumb", "run", write_request(module_samgrid))
+@pytest.mark.parametrize("term", ["dumb", ""], ids=["dumb", "not-named"])
+def test_a_terminal_that_may_move_no_cursor_gets_lines(module_samgrid: Samgrid, term: str) -> None:
+    shown = run_on_terminal(module_samgrid, 80, term, "run", write_request(module_samgrid))
     assert "\x1b" not in shown
     assert "failed: 1 failed of 1" in shown
 

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import os
 import pwd
 import re
@@ -170,7 +171,7 @@ class BatchSystem:
 
         :param prefixes: (here and below) of their tokens: where ids began anew, another job may have one of them.
         """
-        self._change(self.adapter.cancel, "cancel", self.adapter.naming.fold(ids), prefixes)
+        self._change(self.adapter.cancel, "cancel", ids, prefixes)
 
     def suspend(self, ids: Iterable[str], *prefixes: str) -> None:
         """Suspend running local jobs, or whole arrays; missing or suspended ones are no error.
@@ -205,9 +206,11 @@ class BatchSystem:
     ) -> None:
         if command is None:
             raise Refused(f"{self.adapter.name} has no command with which the owner of local jobs could {verb} them")
-        wanted = list(ids)
         # Orphans repeat theirs, and an argument may not be longer than 128 KiB.
         named = list(dict.fromkeys(prefixes))
+        wanted = self._leave_out_others(command, list(ids), tuple(named))
+        if command is self.adapter.cancel:
+            wanted = self.adapter.naming.fold(wanted)
         most = min(self.adapter.cancel_at_once, _MOST_IDS)
         complaint: Garbled | None = None
         for start in range(0, len(wanted), most):
@@ -217,6 +220,30 @@ class BatchSystem:
                 complaint = complaint or error
         if complaint is not None:
             raise complaint
+
+    def _leave_out_others(self, command: Command, ids: list[str], prefixes: tuple[str, ...]) -> list[str]:
+        """Without the ids that jobs of other tokens have in the queue, because ids began anew; all, without an answer.
+
+        There is no need to ask where the command itself, or each id, names a prefix.
+        """
+        if any("prefixes" in text for text in command.argv) or all(one.startswith(prefixes) for one in ids):
+            return ids
+        array_of = self.adapter.naming.array_of
+        arrays = set(map(array_of, ids))
+        try:
+            statuses = self._jobs(self.adapter.queue, self.adapter.read_jobs, {})
+            odd = [s for s in statuses if array_of(s.local_id) in arrays and not s.token.startswith(prefixes)]
+            odd = self.restore_tokens(odd, dict.fromkeys((s.local_id for s in odd), ""))
+        except BatchError as error:
+            logger.info("%s: whether others have the ids %s is not known: %s", self.adapter.name, ids[:3], error)
+            if not isinstance(error, RateLimited):
+                # Both have one turn: in an outage, a question without an answer must not take the command's.
+                self.limiter.hurry(math.inf)
+            return ids
+        others = {array_of(s.local_id) for s in odd if s.token and not s.token.startswith(prefixes)}
+        if others:
+            logger.warning("%s: not changed, as others have these ids now: %s", self.adapter.name, sorted(others)[:20])
+        return [one for one in ids if array_of(one) not in others]
 
     def analyze(self, local_id: str) -> str:
         """Why a local job waits, in the batch system's words; empty: it does not say."""

@@ -15,7 +15,7 @@ from jobmanager.monitor.workers import POSTPONED, TRY_LATER
 from jobmanager.site.account import find_batch_system
 from jobmanager.site.settings import Transfer
 from jobmanager.states.reconciliation import MISSING_ANSWERS, MOST_HISTORIES
-from tests.conformance.fakes.book import CANCELLED, ENDED, LOST
+from tests.conformance.fakes.book import CANCELLED, ENDED, LOST, RUNNING
 from tests.conformance.fakes.program import LATE
 from tests.conformance.fakes.site import SETTLE, SYSTEMS, Site, has_dialect
 
@@ -502,6 +502,23 @@ def test_what_has_ended_before_a_cancel_stays_as_it_ended(site: Site) -> None:
     site.settle_cancel(grid_job)
     assert [job.succeeded for job in site.local_jobs(grid_job)] == [True, False, False]
     check_all_is_cancelled(site, grid_job)
+
+
+def test_a_cancel_leaves_those_alone_who_have_its_ids_since_they_began_anew(site: Site) -> None:
+    first = site.accept(site.array)
+    site.submit(first)
+    site.start()
+    site.reconcile()
+    site.book.change(lambda job: job._replace(state=LOST))
+    site.advance(1)
+    site.book.reuse_numbers()
+    second = site.accept(site.array)
+    site.submit(second)
+    site.start()
+    site.cancel(first)
+    site.settle_cancel(first)
+    assert {job.state for job in site.taken(second)} == {RUNNING}
+    check_all_end_well(site, second, site.array)
 
 
 def test_a_cancel_command_that_misbehaves_cancels_in_the_end(site: Site) -> None:

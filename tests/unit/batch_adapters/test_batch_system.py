@@ -263,13 +263,13 @@ def test_one_job_has_a_status_or_there_is_none(toy: Toy) -> None:
     ("number", "calls"), [(0, []), (1, [1]), (500, [500]), (501, [500, 1]), (1200, [500, 500, 200])]
 )
 def test_ids_are_cancelled_in_portions(toy: Toy, number: int, calls: list[int]) -> None:
-    toy.says("true").cancel(f"a-1.{index}" for index in range(number))
+    toy.says("true").cancel((f"a-1.{index}" for index in range(number)), "a-1")
     assert toy.calls == calls
 
 
 def test_a_batch_system_may_take_fewer_ids_at_once(toy: Toy) -> None:
     toy.adapter = replace(toy.adapter, cancel_at_once=2)
-    toy.says("true").cancel(["a", "b", "c"])
+    toy.says("true").cancel(["a-1.1", "a-1.2", "a-1.3"], "a-1")
     assert toy.calls == [2, 1]
 
 
@@ -288,7 +288,19 @@ def test_what_is_said_of_some_ids_keeps_no_others_from_being_cancelled(
     cancel = replace(toy.adapter.cancel, attempts=1)
     toy.adapter = replace(toy.adapter, cancel_at_once=1, cancel=cancel)
     with pytest.raises(Garbled if exit_code == 9 else Unreachable, match="lost a"):
-        toy.says(f'echo "lost $1"; [ "$1" != a ] || exit {exit_code}').cancel(["a", "b"])
+        toy.says(f'echo "lost $1"; [ "$1" != a ] || exit {exit_code}').cancel(["a", "b"], "a", "b")
+    assert toy.calls == calls
+
+
+@pytest.mark.parametrize(("answer", "calls"), [("exit 1", [1, 2]), ("echo 8.1 running -; echo 7.1 running -", [1, 1])])
+def test_a_job_that_has_one_of_our_ids_is_left_alone_and_no_answer_keeps_nothing_from_being_cancelled(
+    toy: Toy, answer: str, calls: list[int]
+) -> None:
+    queue = replace(toy.adapter.queue, argv=(str(toy.program), "queue"), attempts=1)
+    naming = Naming(r"(?P<id>\d+)", single="{id}", element="{id}.{n}", array="{id}")
+    read = Lines(r"(?P<id>(?P<token>8?).*) (?P<state>\w+) -")
+    toy.adapter = replace(toy.adapter, queue=queue, naming=naming, read_jobs=read)
+    toy.says(f'[ "$1" != queue ] || {{ {answer}; }}').cancel(["7.1", "8.1"], "k3f9zq2m")
     assert toy.calls == calls
 
 

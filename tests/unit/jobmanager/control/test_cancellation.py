@@ -119,6 +119,7 @@ def test_what_may_still_turn_up_is_not_given_up_before_it_is_certain(toy: ToySys
 
 def test_a_cancel_during_an_outage_is_tried_at_once_and_once(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.add(["17"])
+    toy.does("queue", "exit 1")
     toy.does("cancel", "exit 1")
     toy.falls_silent(monkeypatch)
     toy.now += 5

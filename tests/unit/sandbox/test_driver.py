@@ -774,6 +774,30 @@ def test_who_has_the_number_of_an_earlier_runs_driver_is_not_killed(
     assert (named, code, end) == (str(other.pid), 0, None)
 
 
+@pytest.mark.parametrize("ends", ["by itself", "killed by a signal"])
+def test_a_run_counts_no_more_when_another_has_begun_elsewhere(bench: Bench, room: Path, ends: str) -> None:
+    """A batch system that lost its host runs it again elsewhere, and kills it when the host is back."""
+    begin = 'if mkdir "$0/begun"; then n=one; else n=two; fi; echo >output/$n'
+    script = f'{begin}; until [ -e "$0/$n" ]; do sleep 0.02; done; echo $n'
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", script, str(room)))])
+    status = bench.results / "k3f9zq2m.t-1.1.status"
+    with subprocess.Popen(argv, env=bench.environment(), start_new_session=True) as first:
+        wait_until(lambda: any(bench.scratch.glob("*/output/one")))
+        status.write_text(status.read_text().replace("process ", "process elsewhere-").replace("pid ", "pid 1"))
+        with subprocess.Popen(argv, env=bench.environment(), start_new_session=True) as second:
+            wait_until(lambda: any(bench.scratch.glob("*/output/two")))
+            before = status.read_bytes()
+            if ends == "by itself":
+                (room / "one").touch()
+            else:
+                first.terminate()
+            code, after = first.wait(SECONDS), status.read_bytes()
+            (room / "two").touch()
+    assert (after, code, second.returncode) == (before, 125, 0)
+    assert (bench.read("stdout"), bench.read("output/two"), bench.leftovers()) == (b"two\n", b"\n", [])
+    assert (bench.status.exit_code, bench.status.caught) == (0, ())
+
+
 def test_a_run_torn_off_in_mid_line_does_not_spoil_the_next(plain_bench: Bench) -> None:
     (plain_bench.results / "k3f9zq2m.t-1.1.status").write_text("start 5\nproblem old\nexi")
     plain_bench.run("/bin/true")

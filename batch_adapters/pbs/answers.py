@@ -13,7 +13,7 @@ from batch_adapters.states import Cause, State
 
 _RUNNING = frozenset("BERSU")
 # Comments that are not a reason.
-_STARTED = re.compile(r"Job (?:run|Array Began) at .*")
+_NO_REASON = re.compile(r"Job (?:run|Array Began) at .*|Subjob finished")
 _ENDED = frozenset("CFX")
 # In Torque, elements of an array have their own names.
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[\d+\]|-\d+)?", re.ASCII)
@@ -181,7 +181,7 @@ def _read_reason(attributes: Mapping[str, object]) -> str:
     # Elements of a held array show state Q.
     kinds = str(attributes.get("Hold_Types", "n"))
     held = f"held ({kinds})" if kinds != "n" else ""
-    return ": ".join(text for text in (held, "" if _STARTED.fullmatch(comment) else comment) if text)
+    return ": ".join(text for text in (held, "" if _NO_REASON.fullmatch(comment) else comment) if text)
 
 
 _JOB_EVENTS = 0x0008

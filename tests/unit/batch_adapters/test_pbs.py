@@ -242,8 +242,9 @@ def test_what_is_held_or_blocked_says_why(scene: str, reasons: dict[str, str]) -
     assert {job.local_id: job.reason for job in read_json_jobs(recorded.stdout)} == reasons
 
 
-def test_where_its_array_began_is_no_reason_why_an_element_waits() -> None:
-    array = {"Job_Name": "k3f9zq2m-1", "job_state": "B", "comment": "Job Array Began at Mon Nov 23 at 09:23"}
+@pytest.mark.parametrize("comment", ["Job Array Began at Mon Nov 23 at 09:23", "Subjob finished"])
+def test_what_became_of_other_elements_is_no_reason_why_one_waits(comment: str) -> None:
+    array = {"Job_Name": "k3f9zq2m-1", "job_state": "B", "comment": comment}
     waiting = {"Job_Name": "k3f9zq2m-1", "job_state": "Q"}
     again = {**waiting, "comment": "Job run at Mon Nov 23 at 09:23 on (vm:ncpus=1)", "run_count": 1}
     printed = json.dumps({"Jobs": {"40[].vm": array, "40[1].vm": waiting, "40[2].vm": again}})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from batch_adapters.generator.local_time import LocalStamps
 from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, forget_oldest
+from batch_adapters.states import Cause
 
 if TYPE_CHECKING:
     from batch_adapters.pbs.array_ends import ArrayEnds
@@ -34,7 +35,9 @@ _EVENT = re.compile(
 _DELETION = re.compile(
     rb"^(?:(?:.{19}[^;\n]*;[0-9a-f]+;[^;\n]*;Req;;Type (?:6|100) request received from ([^@\n]+)@.*\n)?"
     rb".{19}[^;\n]*;[0-9a-f]+;[^;\n]*;Job;([0-9]+\[[0-9][-0-9:,]*\][^;\n]*);delete job request received$"
-    rb"|.{19}[^;\n]*;[0-9a-f]+;[^;\n]*;Job;([0-9][^;\n]*);Job to be deleted at request of ([^@\n]+))",
+    rb"|.{19}[^;\n]*;[0-9a-f]+;[^;\n]*;Job;([0-9][^;@\n]*)(?:@[^;\n]*)?;(?:Job to be deleted at request of ([^@\n]+)"
+    rb"|Job deleted as result of dependency on job |Dependency request for job rejected"
+    rb"|[0-9]+[^ ;\n]* Finished job did not satisfy dependency))",
     re.MULTILINE,
 )
 _ELEMENTS = re.compile(rb"([0-9]+)\[([-0-9:,]+)\](.*)")
@@ -200,13 +203,16 @@ def _has_failed(stage: _Stage | None, exit_code: int) -> bool:
     return stage is _DELETED or exit_code < 0
 
 
-def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Who deleted which job; for waiting elements only the request is logged, perhaps one for many of them."""
+def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes | Cause]]:
+    """Who deleted which job, or that its dependency could not be met.
+
+    For waiting elements only the request is logged, perhaps one for many of them.
+    """
     from batch_adapters.adapter import Garbled, read_range  # no generator needs it
 
     for requester, requested, local_id, user in _DELETION.findall(block):
         if local_id:
-            yield local_id, user
+            yield local_id, user or Cause.REFUSED
         elif elements := _ELEMENTS.fullmatch(requested):
             number, numbers, rest = elements.groups()
             for part in numbers.decode().split(","):

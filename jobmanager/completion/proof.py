@@ -252,8 +252,9 @@ def _read_log_status(
     of_array = deletions.get(str(job.array)) if job.driver is None or is_deleted else None
     by = deletions.get(str(job.local_id), of_array)
     if isinstance(by, Cause):
-        return LocalStatus(str(job.local_id), "in its log", State.FAILED, cause=by)
-    if not by and (is_deleted or code is None or code < 0 or not causes):
+        # Where the batch system has said the same, it has said more.
+        return None if by is job.batch_cause else LocalStatus(str(job.local_id), "in its log", State.FAILED, cause=by)
+    if not by and (is_deleted or job.batch_cause is Cause.REFUSED or code is None or code < 0 or not causes):
         return None
     return LocalStatus(
         str(job.local_id), "deleted", State.FAILED, cause=Cause.CANCELLED_OUTSIDE, by=read_user(by or "")

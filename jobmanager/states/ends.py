@@ -141,7 +141,7 @@ def may_have_been_deleted(job: LocalJob) -> bool:
         return False
     if job.batch_cause is Cause.CANCELLED_OUTSIDE:
         return job.ended_by is None
-    return job.batch_cause in (None, Cause.SIGNAL, Cause.NEVER_STARTED)
+    return job.batch_cause in (None, Cause.SIGNAL, Cause.NEVER_STARTED, Cause.REFUSED)
 
 
 _SENTENCES = {

@@ -11,6 +11,7 @@ import pytest
 from batch_adapters.generator.module import LogModule
 from batch_adapters.pbs import PBS
 from batch_adapters.pbs.answers import PBS_CAUSES
+from batch_adapters.pbs.events import ServerLog
 from batch_adapters.registry import find_event_module
 from batch_adapters.slurm import SLURM
 from batch_adapters.states import Cause, Event, State, read_event
@@ -118,6 +119,42 @@ def test_the_deletion_of_an_array_is_that_of_its_elements_that_waited(toy: ToySy
     collect_grid_job(toy.account, GRID_JOB)
     jobs = toy.database.local_jobs.all_of(GRID_JOB)
     assert [(job.cause, job.ended_by) for job in jobs] == [(Cause.CANCELLED_OUTSIDE, by) for by in (None, "root", None)]
+
+
+UNMET = """\
+11/26/2026 22:55:22;0080;Server@pbss;Job;9[2].pbss;delete job request received
+11/26/2026 22:55:22;0008;Server@pbss;Job;9[2].pbss;Job to be deleted at request of griduser@pbss
+11/26/2026 22:55:22;0100;Server@pbss;Req;;Type 100 request received from root@pbss, sock=15
+11/26/2026 22:55:22;0080;Server@pbss;Job;9[4-5].pbss;delete job request received
+11/26/2026 22:55:59;0008;Server@pbss;Job;9[].pbss;Job deleted as result of dependency on job 7.pbss
+11/26/2026 22:55:59;0100;Server@pbss;Job;9[].pbss;dequeuing from workq, state H
+11/26/2026 22:56:05;0008;Server@pbss;Job;31.pbss@pbss;Dependency request for job rejected by 28.pbss
+11/26/2026 22:56:06;0008;Server@pbss;Job;52.pbss;50.pbss Finished job did not satisfy dependency
+"""
+"""An array, of which elements were deleted before, and two jobs."""
+
+
+@pytest.mark.parametrize("has_history", [False, True])
+def test_an_unmet_dependency_is_told_from_a_deletion(toy: ToySystem, tmp_path: Path, has_history: bool) -> None:
+    log = tmp_path / "log"
+    log.write_text(UNMET)
+    toy.change_adapter(event_log=str(log), naming=PBS.naming, causes={"F": Cause.REFUSED})
+    ids = [*(f"9[{n}].pbss" for n in (1, 2, 4, 5)), "31.pbss", "52.pbss"]
+    if has_history:
+        # Of elements that never started, the server tells the array's end.
+        toy.answers("history", *(f"{local_id} F {TOKEN} - depend=afterok:7" for local_id in ids))
+    toy.add(ids)
+    events = map(read_event, ServerLog().read_events(UNMET.encode()).decode().splitlines())
+    apply_events(toy.database, "toy", [event for event in events if event])
+    collect_grid_job(toy.account, GRID_JOB)
+    assert [(job.cause, job.ended_by) for job in toy.database.local_jobs.all_of(GRID_JOB)] == [
+        (Cause.REFUSED, None),
+        (Cause.CANCELLED_OUTSIDE, "griduser"),
+        *[(Cause.CANCELLED_OUTSIDE, "root")] * 2,
+        *[(Cause.REFUSED, None)] * 2,
+    ]
+    said = "F depend=afterok:7" if has_history else "in its log"
+    assert toy.job(1).reason == f"the batch system refused it (toy: {said})"
 
 
 @pytest.mark.parametrize(

@@ -195,10 +195,14 @@ class LocalJob(Document):
         ]
 
     @property
+    def last_event(self) -> str:
+        """The last event of the log: a state, and the exit code of an end; empty if there was none."""
+        return next((seen.said for seen in reversed(self.evidence()) if seen.source == "log"), "")
+
+    @property
     def failure_code(self) -> int | None:
         """The exit code in the last event of the log, if that is a failure."""
-        said = next((seen.said for seen in reversed(self.evidence()) if seen.source == "log"), "")
-        word, _, code = said.partition(" ")
+        word, _, code = self.last_event.partition(" ")
         return int(code) if word == State.FAILED.word and code else None
 
     # runs and attempts

@@ -122,7 +122,8 @@ def needs_batch_cause(job: LocalJob) -> bool:
     """True if only the batch system can say why a local job ended, and it has not been asked yet."""
     if job.local_id is None or not job.state.is_final or job.batch_words is not None or job.cancel_asked is not None:
         return False
-    return _may_have_obeyed(job) or _failed_in_log(job)
+    # HTCondor holds a job whose memory has run out, also if its program did not notice that a child was killed.
+    return _may_have_obeyed(job) or _failed_in_log(job) or job.last_event == State.SUSPENDED.word
 
 
 def _failed_in_log(job: LocalJob) -> bool:

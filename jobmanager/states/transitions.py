@@ -81,6 +81,9 @@ def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) 
     if status.state is None or asked < job.event_time:
         return False
     state = find_state(status, job.state)
+    if status.cause is Cause.MEMORY_LIMIT and job.earlier_run is not None:
+        # Its driver saw an end, and would end the same way, though a child of the program may have been killed.
+        state = State.FAILED
     if state is job.state:
         return _put_wait_reason(job, status, asked, source)
     code = "" if status.exit_code is None else f" {status.exit_code}"
@@ -89,14 +92,18 @@ def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) 
     _enter(job, state, asked)
     if state.is_final and (status.says_why or source == "history"):
         note_batch_end(job, status)
-    _put_wait_reason(job, status, asked, source)
+    if not state.is_final:
+        _put_wait_reason(job, status, asked, source)
     job.queue_time = asked
     return True
 
 
 def note_batch_end(job: LocalJob, status: "LocalStatus") -> bool:
-    """Record what the batch system says about the end of a local job; False if it says nothing new."""
-    if status.state is None or not status.state.is_final:
+    """Record what the batch system says about the end of a local job; False if it says nothing new.
+
+    HTCondor holds what it has ended for its memory.
+    """
+    if status.state is None or not (status.state.is_final or status.cause is Cause.MEMORY_LIMIT):
         return False
     words = " ".join(filter(None, (status.native_state, status.reason)))
     if job.batch_words == words:

@@ -11,7 +11,7 @@ from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.states.ends import may_have_been_deleted, needs_batch_cause, put_outcome, was_asked_to_end
-from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status
+from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status, note_batch_end
 from sandbox.status import CaughtSignal, DriverStatus
 
 CLEAN = DriverStatus(start=5, end=9, exit_code=0)
@@ -239,6 +239,44 @@ def test_a_clean_end_that_the_log_calls_a_failure_is_asked_about(driver_is_first
     apply_event(job, Event(10, "17", State.FAILED, 1))
     apply_driver_status(job, CLEAN, 20)
     assert needs_batch_cause(job)
+
+
+@pytest.mark.parametrize("driver_is_first", [False, True])
+@pytest.mark.parametrize(
+    ("held", "cause"),
+    [(says("HELD", State.SUSPENDED, Cause.MEMORY_LIMIT), Cause.MEMORY_LIMIT), (says("HELD", State.SUSPENDED), None)],
+    ids=["for its memory", "by somebody"],
+)
+def test_a_clean_end_of_what_the_log_calls_held_is_asked_about(
+    driver_is_first: bool, held: LocalStatus, cause: Cause | None
+) -> None:
+    job = LocalJob.new(1, "condor", None)
+    job.register("17", "", 2)
+    if driver_is_first:
+        apply_driver_status(job, CLEAN, 20)
+    for state in (State.PENDING, State.SUSPENDED):
+        apply_event(job, Event(9, "17", state))
+    apply_driver_status(job, CLEAN, 20)
+    assert needs_batch_cause(job)
+    assert note_batch_end(job, held) is (cause is not None)
+    put_outcome(job)
+    assert (job.state, job.cause) == (State.DONE, cause)
+    job.to_bytes()
+
+
+def test_what_is_held_for_its_memory_after_an_end_does_not_wait_for_anybody() -> None:
+    job = LocalJob.new(1, "condor", None)
+    job.register("17", "", 2)
+    apply_driver_status(job, CLEAN, 20)
+    for state in (State.PENDING, State.SUSPENDED):
+        apply_event(job, Event(12, "17", state))
+    apply_driver_status(job, CLEAN, 20)
+    assert job.state is State.SUSPENDED
+    held = replace(says("HELD", State.SUSPENDED, Cause.MEMORY_LIMIT), reason="too much", helps="condor_release 17")
+    apply_status(job, held, 20, "queue")
+    put_outcome(job)
+    assert (job.state, job.cause, job.helps) == (State.FAILED, Cause.MEMORY_LIMIT, None)
+    job.to_bytes()
 
 
 DRIVERS = st.sampled_from([CLEAN, TOLD, WARNED, KILLED, GONE, LOST, DriverStatus(start=5, end=9, exit_code=3)])

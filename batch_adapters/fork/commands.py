@@ -42,8 +42,11 @@ def main(argv: Sequence[str]) -> int:
     try:
         with contextlib.closing(open_spool(options.spool.absolute())) as spool:
             _run_command(spool, options, command)
-    except (SpoolError, OSError) as error:
+    except SpoolError as error:
         print(f"samgrid-fork: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"samgrid-fork: {error.filename or options.spool.absolute()}: {error.strerror}", file=sys.stderr)
         return 1
     except sqlite3.Error as error:
         print(f"samgrid-fork: cannot use {options.spool.absolute() / 'spool.db'}: {error}", file=sys.stderr)

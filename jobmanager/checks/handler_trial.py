@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from adapters import JobAdapter, PlannedJob
 from batch_adapters.diagnosis import Finding, Level
-from jobmanager import render_number
+from jobmanager import render_error, render_number
 from jobmanager.completion.collection import read_last_output
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import check_steps, find_warnings
@@ -125,7 +125,7 @@ def try_request(configuration: Configuration, given: Given, folder: Path, root: 
     except (SandboxError, OSError) as error:
         yield Finding(
             Level.FAULT,
-            f"the sandbox cannot be made: {error}",
+            f"the sandbox cannot be made: {render_error(error)}",
             "see getCommandAndArguments, prepareWorkArea, getEnvironment",
         )
 

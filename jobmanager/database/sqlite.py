@@ -11,7 +11,7 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jobmanager import UserError
+from jobmanager import UserError, render_error
 from jobmanager.database.times import render_time
 
 T = TypeVar("T")
@@ -253,7 +253,7 @@ class Store:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise DatabaseError(f"job database {self.path}: {error}") from error
+            raise DatabaseError(f"job database {self.path}: {render_error(error)}") from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

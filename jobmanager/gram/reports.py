@@ -13,6 +13,7 @@ from batch_adapters.generator.collector_protocol import Receipt, hand_in
 from batch_adapters.generator.emit import keep_days, write_events_now
 from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event, State
+from jobmanager import render_error
 from jobmanager.database.database import DamagedDocument, Unreported
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.times import read_time
@@ -117,7 +118,7 @@ class GramEvents:
             self._keep_days(now)
             answers = iter(self._hand_in([event for message in messages for event in message.events]))
         except OSError as error:
-            self._problem = _warn_once(self._problem, f"GRAM cannot be told by events: {error}")
+            self._problem = _warn_once(self._problem, f"GRAM cannot be told by events: {render_error(error)}")
             self._backoff.wait(now)
             return {}
         found = {message: [next(answers) for _ in message.events] for message in messages}
@@ -242,7 +243,7 @@ class GramReports:
                 publish_answer(self._account, job)
                 self._published[job.job_id] = job.state
             except OSError as error:
-                problem = f"the answers to GRAM's polls cannot be written: {error}"
+                problem = f"the answers to GRAM's polls cannot be written: {render_error(error)}"
         self._problem = _warn_once(self._problem, problem)
 
     def _is_published(self, job: GridJob) -> bool:
@@ -262,7 +263,7 @@ class GramReports:
                     write_record(folder, job, self._account.database.local_jobs.first_submission(job.job_id))
                 audited.append(job)
             except OSError as error:
-                problem = f"audit records cannot be written: {error}"
+                problem = f"audit records cannot be written: {render_error(error)}"
                 self._unaudited.add(job.job_id)
         self._audit_problem = _warn_once(self._audit_problem, problem)
         return audited

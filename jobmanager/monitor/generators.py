@@ -12,6 +12,7 @@ from batch_adapters.launch import command_line
 from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event, read_event
+from jobmanager import render_error
 from jobmanager.monitor.child import Child
 from jobmanager.site.account import Account, find_batch_system, limiter_file
 from jobmanager.site.settings import EventSource
@@ -171,8 +172,9 @@ class Generator:
         try:
             self.start()
         except (OSError, UnknownBatchSystem) as error:
-            logger.warning("generator %s cannot be started, trying again later: %s", self._name, error)
-            self.problem = f"no events of {self._name}: {error}"
+            why = render_error(error)
+            logger.warning("generator %s cannot be started, trying again later: %s", self._name, why)
+            self.problem = f"no events of {self._name}: {why}"
 
     def supervise(self) -> None:
         """Notice that it has ended; end it if it is useless."""

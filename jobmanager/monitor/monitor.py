@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from batch_adapters.launch import Installation, command_line
 from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event
+from jobmanager import render_error
 from jobmanager.control.cancel_requests import cancel_withdrawn
 from jobmanager.database.database import DamagedDocument, DatabaseError, OpenGridJob, Quarantined
 from jobmanager.database.grid_jobs import StepLine, states_of
@@ -270,8 +271,8 @@ class Monitor:
 
     def _rest(self, error: Exception) -> None:
         """Pause because nothing can be written or started; the generators are stopped, and will replay their events."""
-        logger.warning("%s: trying again later", error)
-        self._problem = str(error)
+        self._problem = render_error(error)
+        logger.warning("%s: trying again later", self._problem)
         self._generators.stop()
         self._backoff.wait(time.monotonic())
         self._idle_since = (self._idle_since or time.monotonic()) if isinstance(error, _FolderGone) else None

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from batch_adapters.running.commands import die_with_parent
+from jobmanager import render_error
 from jobmanager.database.documents import load_schema
 from jobmanager.monitor.child import let_go_on
 from jobmanager.monitor.workers import BEGINNING, TRY_LATER
@@ -115,7 +116,7 @@ class WorkerServer:
             if pid:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            self._report(number, TRY_LATER, str(error).encode())
+            self._report(number, TRY_LATER, render_error(error).encode(errors="replace"))
             return
         os.close(errors_of_worker)
         os.set_blocking(errors, False)

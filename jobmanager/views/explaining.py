@@ -11,7 +11,7 @@ from batch_adapters.naming import TOKEN
 from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
-from jobmanager import render_number
+from jobmanager import render_error, render_number
 from jobmanager.database.database import Database, UnknownJob
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob, Outcome
@@ -228,7 +228,7 @@ def _read_driver(account: Account, grid_job: str, job: LocalJob) -> tuple[Driver
     try:
         return read_driver_status(status_file(account, grid_job, job.local_id)), []
     except OSError as error:
-        return DriverStatus(), [f"its status file cannot be read: {error}"]
+        return DriverStatus(), [f"its status file cannot be read: {render_error(error)}"]
 
 
 def describe_driver(status: DriverStatus) -> list[str]:

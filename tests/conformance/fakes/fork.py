@@ -78,7 +78,7 @@ def _render_cancelled(jobs: Sequence[Job], words: Sequence[str]) -> Reply:
 
 def say_down(program: str) -> Reply:
     """See `Dialect`: the spool cannot be read."""
-    return Reply("", "samgrid-fork: [Errno 5] Input/output error\n", 1)
+    return Reply("", "samgrid-fork: /spool/fork/queue.lock: Input/output error\n", 1)
 
 
 def say_cut_off() -> Reply:

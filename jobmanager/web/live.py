@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
-from jobmanager.database.database import DatabaseError
-
 Mark = tuple[object, ...]
 """A value that changes whenever a page would."""
 
@@ -19,10 +17,10 @@ _LOOK = 0.5
 class Changes:
     """Watches the database for all open pages together."""
 
-    def __init__(self, read_version: Callable[[], int]) -> None:
-        """``read_version`` gives another number after every commit by any process; it must be fast."""
+    def __init__(self, read_version: Callable[[], object]) -> None:
+        """``read_version`` gives another value after every commit by any process; it must be fast."""
         self._read_version = read_version
-        self._version = 0
+        self._version: object = ()
         self._listeners = 0
         self._changed = asyncio.Event()
         self._has_ended = False
@@ -31,11 +29,11 @@ class Changes:
         """Watch until cancelled."""
         while True:
             if self._listeners:
-                with suppress(DatabaseError):  # the page itself will show the error
+                with suppress(OSError):  # the page itself will show the error
                     self._note(self._read_version())
             await asyncio.sleep(_LOOK)
 
-    def _note(self, version: int) -> None:
+    def _note(self, version: object) -> None:
         if version != self._version:
             self._version = version
             self._wake()
@@ -75,7 +73,7 @@ class Changes:
         finally:
             self._listeners -= 1
 
-    async def _wait_for_another(self, version: int, interval: float) -> None:
+    async def _wait_for_another(self, version: object, interval: float) -> None:
         """Wait for a commit, the server's end, or the next heartbeat."""
         if self._version == version and not self._has_ended:
             with suppress(TimeoutError):

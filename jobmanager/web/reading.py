@@ -3,7 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -12,10 +12,12 @@ from jobmanager.database.database import Choice, Database
 from jobmanager.database.grid_jobs import COUNT_BLOCKED
 from jobmanager.site.account import Account
 from jobmanager.web.live import Mark
-from sandbox.files import open_unlinked
+from sandbox.files import open_unlinked, read_regular
 
 HOUR, DAY = 3600, 86400
 """Seconds."""
+_INDEX_HEADER = 48
+"""Bytes."""
 _TOTALS = """
 SELECT 'type', type, 0 FROM (SELECT DISTINCT type FROM grid_job ORDER BY 1 LIMIT 200)
 UNION ALL SELECT 'owner', owner, 0 FROM (SELECT DISTINCT owner FROM grid_job ORDER BY 1 LIMIT 200)
@@ -49,11 +51,6 @@ class ReadOnlyDatabase(Database):
         # Where there is no database, nothing was ever submitted: and reading shall not make one.
         super().__init__(path if path.exists() else None, account.refusal)
         self._store.forbid_writing(self.refusal)
-
-    def version(self) -> int:
-        """A number that changes after every commit of another connection."""
-        ((number,),) = self._store.query("PRAGMA data_version")
-        return int(number)
 
     def read_totals(self, chosen: Choice, now: float) -> Totals:
         """Totals of grid jobs and local jobs, from one statement and so from one snapshot."""
@@ -97,20 +94,27 @@ def open_read_only(account: Account) -> "closing[ReadOnlyDatabase]":
 
 
 class VersionReader:
-    """Shows whether anything was committed; the database may be made meanwhile."""
+    """Shows whether anything was committed; the database may be made meanwhile.
+
+    A connection that stays open would go on with files that somebody has removed or replaced, and so would all others
+    of this process.
+    """
 
     def __init__(self, account: Account) -> None:
         self._account = account
-        self._database: ReadOnlyDatabase | None = None
+        self._index = b""
 
-    def __call__(self) -> int:
-        """A number that changes after every commit; 0 without a database, or where another host writes it."""
-        if self._account.refusal:
-            self._database = None
-            return 0
-        if self._database is None and self._account.places.database.exists():
-            self._database = ReadOnlyDatabase(self._account)
-        return self._database.version() if self._database else 0
+    def __call__(self) -> tuple[object, ...]:
+        """A value that changes after every commit; empty without a database, or where another host writes it."""
+        file = self._account.places.database
+        if self._account.refusal or not file.exists():
+            return ()
+        # A commit changes the header of the write-ahead log's index (sqlite.org/walformat.html); the last connection
+        # removes the index, and then it has changed the file.
+        with suppress(OSError):
+            self._index = read_regular(file.with_name(f"{file.name}-shm"), _INDEX_HEADER) or self._index
+        status = file.stat()
+        return self._index, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 TAIL = 256 * 1024

@@ -3,9 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 
 import pytest
 
+from jobmanager.database.database import Database
 from jobmanager.site.account import Account
 from jobmanager.web import live
 from jobmanager.web.live import MOST_LISTENERS, Changes, Mark
@@ -91,6 +93,21 @@ def test_a_database_that_comes_into_being_is_told(account: Account) -> None:
         assert await take(stream) == CHANGE
 
     run(account, mark, check)
+
+
+def test_the_watch_keeps_no_file_open_that_somebody_may_replace(account: Account) -> None:
+    read_version = VersionReader(account)
+    versions = [read_version()]
+    for job_id in ("aaaaaaaa", "bbbbbbbb"):
+        with closing(Database(account.places.database)) as database:
+            add_production(database, job_id, 3, time.time())
+            versions.append(read_version())
+            assert read_version() == versions[-1]
+            database.grid_jobs.change(job_id, lambda job: job.put_problem("disk full", 1000))
+            versions.append(read_version())
+    assert len({*versions}) == len(versions)
+    # The last connection has removed what lay beside it.
+    assert [*account.places.root.glob("jobs.db*")] == [account.places.database]
 
 
 def test_a_sign_of_life_comes_while_nothing_changes(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:

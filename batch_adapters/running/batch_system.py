@@ -156,7 +156,8 @@ class BatchSystem:
         array_of = self.adapter.naming.array_of
         renamed = {s.local_id: array_of(s.local_id) for s in statuses if not s.is_of(tokens.get(s.local_id, s.token))}
         known = self._ask_tokens(sorted(set(renamed.values())))
-        return [replace(s, token=known.get(renamed.get(s.local_id, ""), s.token)) for s in statuses]
+        found = {local_id: known[array] for local_id, array in renamed.items() if array in known}
+        return [replace(s, token=found[s.local_id]) if s.local_id in found else s for s in statuses]
 
     def _ask_tokens(self, arrays: Sequence[str]) -> dict[str, str]:
         known: dict[str, str] = {}

@@ -132,6 +132,8 @@ def _change(account: Account, keys: Iterable[LiveJob], change: Callable[[LocalJo
 def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], asked: int) -> None:
     """Find out what became of local jobs that are not in the answer."""
     missing = _count_answers(account, system, gone, asked)
+    if not gone:
+        return
     _read_drivers(account, gone)
     still_open = {key.local_id for key in account.database.local_jobs.list_open(system.adapter.name)}
     gone = [key for key in gone if key.local_id in still_open]

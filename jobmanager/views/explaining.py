@@ -23,7 +23,7 @@ from jobmanager.states.ends import needs_batch_cause
 from jobmanager.states.failures import find_refusal
 from jobmanager.states.reconciliation import MISSING_ANSWERS
 from jobmanager.views.following import find_printed
-from jobmanager.views.text import printable, render_columns, render_line, render_local_time
+from jobmanager.views.text import printable, render_columns, render_line, render_moment
 from sandbox.files import read_regular
 from sandbox.status import CaughtSignal, DriverStatus
 
@@ -166,7 +166,7 @@ def describe_local_job(grid_job: GridJob, job: LocalJob) -> list[tuple[str, str]
         ("outcome", job.outcome and job.outcome.value),
         ("cause", job.cause and job.cause.value),
         ("exit code", None if job.exit_code is None else str(job.exit_code)),
-        ("intended", render_local_time(job.intended) if job.intended else None),
+        ("intended", render_moment(job.intended) if job.intended else None),
         ("submitted", _local(job.submitted)),
         ("started", _local(job.element.get("started"))),
         ("ended", _local(job.ended)),
@@ -188,7 +188,7 @@ def _describe_credentials(grid_job: GridJob, job: LocalJob) -> Iterator[tuple[st
     for entry in grid_job.credentials:
         begin = entry.find_lapse(when)
         if begin is not None:
-            yield entry.name, f"had expired at {render_local_time(begin)}, before it failed"
+            yield entry.name, f"had expired at {render_moment(begin)}, before it failed"
 
 
 def _describe_retry(grid_job: GridJob, job: LocalJob) -> str | None:
@@ -209,13 +209,13 @@ def _describe_attempt(attempt: LocalJob) -> str:
 
 
 def _local(text: str | None) -> str:
-    return render_local_time(read_time(text)) if text else ""
+    return render_moment(read_time(text)) if text else ""
 
 
 def render_evidence(evidence: Iterable[Evidence]) -> str:
     """A line for each piece of evidence: when, source, what it said, and what that changed."""
     rows = [
-        (f"  {render_local_time(e.when)}", printable(e.source), render_line(e.said), f"→ {render_line(e.verdict)}")
+        (f"  {render_moment(e.when)}", printable(e.source), render_line(e.said), f"→ {render_line(e.verdict)}")
         for e in evidence
     ]
     return render_columns(rows) if rows else ""
@@ -237,7 +237,7 @@ def describe_driver(status: DriverStatus) -> list[str]:
         return ["nothing"]
     lines = []
     if status.start is not None:
-        lines.append(f"{render_local_time(status.start)} start" + (f" on {status.host}" if status.host else ""))
+        lines.append(f"{render_moment(status.start)} start" + (f" on {status.host}" if status.host else ""))
     lines += [f"phase {p.name}: {p.done} of {p.total} {p.unit}{_render_outputs(p.outputs)}" for p in status.phases]
     lines += [_describe_caught(caught) for caught in status.caught]
     if status.exit_code is not None:
@@ -247,7 +247,7 @@ def describe_driver(status: DriverStatus) -> list[str]:
     lines += [f"lost: {line}" for line in status.lost]
     if status.end is not None:
         back = "what could be read of the outputs is" if status.lost else "the outputs are"
-        lines.append(f"{render_local_time(status.end)} end: {back} back")
+        lines.append(f"{render_moment(status.end)} end: {back} back")
     return lines + ([f"problem: {status.problem}"] if status.problem else [])
 
 
@@ -257,7 +257,7 @@ def _render_outputs(names: Sequence[str]) -> str:
 
 def _describe_caught(caught: CaughtSignal) -> str:
     when = "its program ran" if caught.after_end is None else f"its program had ended {caught.after_end} s before"
-    return f"{render_local_time(caught.time)} signal {caught.signal}: {when}"
+    return f"{render_moment(caught.time)} signal {caught.signal}: {when}"
 
 
 def _ask(account: Account, job: LocalJob) -> tuple[BatchAnswer, BatchAnswer | None]:
@@ -295,7 +295,7 @@ def _query(account: Account, batch: str, question: Callable[[], list[LocalStatus
         return BatchAnswer(tuple(question()))
     except Unreachable as error:
         outage = find_outage(account, batch)
-        since = f"no answer since {render_local_time(outage.since)}" if outage else "no answer"
+        since = f"no answer since {render_moment(outage.since)}" if outage else "no answer"
         return BatchAnswer(problem=f"{since}: {error}")
     except BatchError as error:
         return BatchAnswer(problem=f"no answer that can be understood: {error}")
@@ -334,7 +334,7 @@ def _judge_unsubmitted(job: LocalJob, now: BatchAnswer | None) -> str:
     if job.token is None:
         return "Not submitted: no submission of it is under way."
     sentence = (
-        f"In doubt: its submission as {job.token} was begun at {render_local_time(job.intended)}, and what came of it"
+        f"In doubt: its submission as {job.token} was begun at {render_moment(job.intended)}, and what came of it"
         " is not written down yet"
     )
     if now is None:
@@ -420,7 +420,7 @@ def _describe_absence(job: LocalJob, context: Context) -> str:
     counted = ""
     if context.missing is not None:
         answers, since = context.missing
-        counted = f" (so far {answers}, since {render_local_time(since)})"
+        counted = f" (so far {answers}, since {render_moment(since)})"
     return (
         f"{gone}, nor is there a second witness of its end: it will have failed once {MISSING_ANSWERS} answers in a"
         f" row{counted} have not shown it and no late news may come any more"
@@ -459,4 +459,4 @@ _SOURCES = {
 
 def _describe_source(evidence: Evidence) -> str:
     source = _SOURCES.get(evidence.source, evidence.source)
-    return f'{source} said "{evidence.said}" for {render_local_time(evidence.when)}'
+    return f'{source} said "{evidence.said}" for {render_moment(evidence.when)}'

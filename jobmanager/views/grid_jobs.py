@@ -17,12 +17,11 @@ from jobmanager.site.account import Account, find_outage
 from jobmanager.views.text import (
     is_terminal,
     printable,
-    render_clock,
     render_columns,
     render_duration,
     render_line,
     render_listing,
-    render_local_time,
+    render_moment,
 )
 
 if TYPE_CHECKING:  # a list of grid jobs needs neither XML nor job types
@@ -195,8 +194,8 @@ def render_delays(chosen: GridJobList, now: float) -> Iterator[str]:
 
 def _render_outage(batch: str, outage: "Outage", now: float) -> str:
     """Since when a batch system does not answer, when it is asked again, and what it said."""
-    again = f"asked again at {render_clock(outage.next_try, now)}" if outage.next_try > now else "asked again soon"
-    return f"{batch} has not answered since {render_clock(outage.since, now)} ({again}): {render_line(outage.words)}"
+    again = f"asked again at {render_moment(outage.next_try)}" if outage.next_try > now else "asked again soon"
+    return f"{batch} has not answered since {render_moment(outage.since)} ({again}): {render_line(outage.words)}"
 
 
 def render_details(account: Account, row: Overview, now: float) -> str:
@@ -238,7 +237,7 @@ def render_details(account: Account, row: Overview, now: float) -> str:
     facts += [(name, render_line(words)) for name, words in render_credentials(job, now)]
     facts += [("blocked", line) for line in render_blocked(progress)]
     facts += [("waits", f"samgrid explain {row.id}/1 asks {job.batch} why")] if _only_waits(row) else []
-    facts += [("may end", f"{render_local_time(end)} (estimate)")] if end is not None else []
+    facts += [("may end", f"{render_moment(end)} (estimate)")] if end is not None else []
     facts += [("stalled", render_silent(progress, stall_time))] if progress.silent else []
     facts += [("cancel", _render_cancel(account, job.batch, row))] if job.cancelled and not job.state.is_final else []
     facts += [("reason", printable(job.reason))] if job.reason else []
@@ -264,9 +263,9 @@ def render_credential(entry: "CredentialEntry", now: float) -> str:
     if entry.expires is None:
         words = "it is not known when it expires"
     elif entry.expires <= now:
-        words = f"has expired at {render_local_time(entry.expires)}: renew {entry.source}"
+        words = f"has expired at {render_moment(entry.expires)}: renew {entry.source}"
     else:
-        words = f"expires at {render_local_time(entry.expires)}, in {render_duration(entry.expires - now)}"
+        words = f"expires at {render_moment(entry.expires)}, in {render_duration(entry.expires - now)}"
     return f"{words}; it is not followed: {entry.problem}" if entry.problem else words
 
 

@@ -4,9 +4,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from itertools import zip_longest
 from unicodedata import combining, east_asian_width
+
+from jobmanager.database.times import render_time
 
 _COMMANDS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -28,10 +29,10 @@ def render_markup(markup: str) -> str:
     return _COMMANDS.sub(lambda found: f"&#{ord(found[0])};", markup)
 
 
-def render_local_time(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601 in the reader's time zone, which is named."""
+def render_moment(seconds: float) -> str:
+    """Seconds since the epoch as documents, lists and logs have them: ``2026-11-22T08:30:00Z``."""
     try:
-        return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+        return render_time(seconds)
     except (ValueError, OverflowError, OSError):  # a stamp from after the year 9999
         return f"second {seconds:.0f}"
 
@@ -125,13 +126,6 @@ def _fill(text: str, width: int, hanging: str = _HANGING) -> list[str]:
         else:
             lines.append(hanging + word)
     return lines
-
-
-def render_clock(seconds: float, now: float) -> str:
-    """The time of day in the reader's time zone, with the date if it is another day."""
-    moment = datetime.fromtimestamp(seconds)
-    is_today = moment.date() == datetime.fromtimestamp(now).date()
-    return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
 
 
 def render_duration(seconds: float) -> str:

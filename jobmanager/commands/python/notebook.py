@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobmanager import render_number
 from jobmanager.commands.python.statuses import JobStatus, PhaseProgress
-from jobmanager.views.text import render_line, render_local_time
+from jobmanager.views.text import render_line, render_moment
 
 if TYPE_CHECKING:
     from jobmanager.views.watching import Snapshot
@@ -27,7 +27,7 @@ def render_html(status: JobStatus) -> str:
     facts = {
         "blocked": render_number(status.blocked, "local job") if status.blocked else None,
         "stalled": render_number(len(status.stalled), "local job") if status.stalled else None,
-        "may end": f"{render_local_time(status.may_end.timestamp())} (estimate)" if status.may_end else None,
+        "may end": f"{render_moment(status.may_end.timestamp())} (estimate)" if status.may_end else None,
         "reason": status.reason,
         "problem": status.problem,
         "quarantined": status.quarantined,

@@ -112,23 +112,15 @@ def test_once_it_answers_nothing_is_said(
     assert "has not answered" not in capsys.readouterr().out
 
 
-NOON = datetime(2026, 3, 4, 12, 0, 0).timestamp()
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(
-    ("outage", "words"),
-    [
-        pytest.param(Outage(NOON - 60, "dead", NOON + 65), "since 11:59:00 (asked again at 12:01:05): dead", id="held"),
-        pytest.param(Outage(NOON - 60, "dead", 0), "since 11:59:00 (asked again soon): dead", id="not held back yet"),
-        pytest.param(
-            Outage(NOON - 86400, "dead", NOON + 5),
-            "since 2026-03-03 12:00:00 (asked again at 12:00:05): dead",
-            id="since another day",
-        ),
-    ],
+    ("next_try", "words"), [(NOON + 65, "asked again at 2026-03-04T12:01:05Z"), (0, "asked again soon")]
 )
-def test_times_of_another_day_have_their_date(outage: Outage, words: str) -> None:
-    assert list(render_delays(GridJobList([], {"slurm": outage}, {}), NOON)) == [f"slurm has not answered {words}"]
+def test_it_is_said_when_a_silent_batch_system_is_asked_again(next_try: float, words: str) -> None:
+    (said,) = render_delays(GridJobList([], {"slurm": Outage(NOON - 60, "dead", next_try)}, {}), NOON)
+    assert said == f"slurm has not answered since 2026-03-04T11:59:00Z ({words}): dead"
 
 
 # --- choosing, and other forms

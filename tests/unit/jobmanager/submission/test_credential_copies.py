@@ -18,7 +18,7 @@ from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
 from jobmanager.submission.credential_copies import bring_credentials, follow_credentials
 from jobmanager.views.grid_jobs import render_details
-from jobmanager.views.text import render_local_time
+from jobmanager.views.text import render_moment
 from tests.unit.jobmanager.completion.test_collection import add_ended, state_of
 from tests.unit.jobmanager.credential_files import make_token, write_secret
 from tests.unit.toy_system import GRID_JOB, ToySystem
@@ -196,8 +196,8 @@ def _expired(job: GridJob) -> CredentialEntry:
 @pytest.mark.parametrize(
     ("before", "words"),
     [
-        (3 * 3600, f"expires at {render_local_time(LATER)}, in 3 h"),
-        (0, f"has expired at {render_local_time(LATER)}: renew "),
+        (3 * 3600, f"expires at {render_moment(LATER)}, in 3 h"),
+        (0, f"has expired at {render_moment(LATER)}: renew "),
     ],
 )
 def test_status_tells_when_a_credential_expires_and_what_keeps_it_from_being_followed(

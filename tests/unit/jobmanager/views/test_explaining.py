@@ -21,7 +21,7 @@ from jobmanager.states.driver_status import status_file
 from jobmanager.states.ends import put_outcome
 from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status, mark_lost
 from jobmanager.views.explaining import BatchAnswer, Context, explain, render_verdict
-from jobmanager.views.text import render_local_time
+from jobmanager.views.text import render_moment
 from sandbox.status import CaughtSignal, DriverStatus
 from tests.unit.batch_program import NO, SILENT, BatchProgram, use
 
@@ -100,19 +100,19 @@ def test_facts_evidence_and_the_drivers_words_are_printed_in_order(fake: Account
             "cause": "exit-code",
             "reason": "the program ended with exit code 3",
         },
-        **{"intended": render_local_time(T), "submitted": render_local_time(T)},
-        **{"started": render_local_time(T + 5), "ended": render_local_time(T + 9)},
+        **{"intended": render_moment(T), "submitted": render_moment(T)},
+        **{"started": render_moment(T + 5), "ended": render_moment(T + 9)},
     }
     assert [re.split("  +", line) for line in found["seen"]] == [
-        [render_local_time(T + 5), "log", "active", "→ active"],
-        [render_local_time(T + 3), "log", "pending", "→ late: the log had told of a later second"],
-        [render_local_time(T + 9), "log", "done 3", "→ done"],
+        [render_moment(T + 5), "log", "active", "→ active"],
+        [render_moment(T + 3), "log", "pending", "→ late: the log had told of a later second"],
+        [render_moment(T + 9), "log", "done 3", "→ done"],
     ]
     assert found["driver"] == [
-        f"{render_local_time(T + 4)} start on n12",
+        f"{render_moment(T + 4)} start on n12",
         "phase make: 117 of 250 events",
         "the program's exit code: 3, 1.50 s of CPU time",
-        f"{render_local_time(T + 8)} end: the outputs are back",
+        f"{render_moment(T + 8)} end: the outputs are back",
     ]
     assert "fake now" not in found
 
@@ -135,7 +135,7 @@ def test_a_credential_that_had_expired_before_a_failure_is_told(
     entry = CredentialEntry("x509_user_proxy", "/x", expires=expires)
     fake.database.grid_jobs.change(GRID_JOB, lambda grid_job: grid_job.put_credentials([entry]))
     facts = dict(re.split("  +", line) for line in sections(explain(fake, "17.1", ask=False))[""])
-    told = f"had expired at {render_local_time(T + 8)}, before it failed"
+    told = f"had expired at {render_moment(T + 8)}, before it failed"
     assert facts.get("x509_user_proxy") == (told if is_told else None)
 
 
@@ -395,9 +395,9 @@ def intended() -> LocalJob:
     ("make", "context", "words"),
     [
         pytest.param(submitted, QUIET, ["Pending", "nobody has told more"], id="nothing but submitted"),
-        pytest.param(running, QUIET, ["Active", "log", "active", render_local_time(T + 5)], id="by the log"),
-        pytest.param(run_twice, QUIET, ["Active", "log", render_local_time(T + 30)], id="by the last that counts"),
-        pytest.param(requeued_by_queue, QUIET, ["Pending", "queue", "WAITS", render_local_time(T + 20)], id="by queue"),
+        pytest.param(running, QUIET, ["Active", "log", "active", render_moment(T + 5)], id="by the log"),
+        pytest.param(run_twice, QUIET, ["Active", "log", render_moment(T + 30)], id="by the last that counts"),
+        pytest.param(requeued_by_queue, QUIET, ["Pending", "queue", "WAITS", render_moment(T + 20)], id="by queue"),
         pytest.param(
             requeued_by_queue,
             SHOWN,
@@ -413,7 +413,7 @@ def intended() -> LocalJob:
         pytest.param(
             running,
             replace(QUIET, now=BatchAnswer(), missing=(2, T + 60)),
-            ["Active", "does not know it", "3 answers", "so far 2", render_local_time(T + 60)],
+            ["Active", "does not know it", "3 answers", "so far 2", render_moment(T + 60)],
             id="missing",
         ),
         pytest.param(

@@ -22,7 +22,7 @@ from jobmanager.site.account import Account, limiter_file
 from jobmanager.site.settings import NotificationSettings
 from jobmanager.views.grid_jobs import STATUS_SCHEMA
 from jobmanager.views.notification import Notifier
-from jobmanager.views.text import render_local_time
+from jobmanager.views.text import render_moment
 from sandbox.files import locked
 from sandbox.status import PhaseStatus
 from tests.forked_samgrid import run_forked
@@ -456,8 +456,8 @@ def test_a_credential_that_expires_soon_is_told_once_and_again_after_a_renewal(s
         assert hook.keys == [f"{JOB}/expiring"] * told
     soon, late = hook.told
     assert (soon["event"], soon["grid_job"]["state"]) == ("expiring", "active")
-    assert soon["why"] == [f"bearer_token_file expires at {render_local_time(NOW + before)}, in 4 h"]
-    assert late["why"] == [f"bearer_token_file has expired at {render_local_time(NOW - 1)}: renew /run/token"]
+    assert soon["why"] == [f"bearer_token_file expires at {render_moment(NOW + before)}, in 4 h"]
+    assert late["why"] == [f"bearer_token_file has expired at {render_moment(NOW - 1)}: renew /run/token"]
     jsonschema.validate([soon["grid_job"]], json.loads(STATUS_SCHEMA.read_text()))
     assert [item["name"] for item in soon["grid_job"]["credentials"]] == ["bearer_token_file"]
 

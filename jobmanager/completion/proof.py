@@ -9,14 +9,14 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_adapters.adapter import BatchAdapter, Garbled, LocalStatus, Unreachable
+from batch_adapters.adapter import BatchAdapter, BatchError, Garbled, LocalStatus, Unreachable
 from batch_adapters.generator.module import LogModule, LogNotKnown
 from batch_adapters.registry import find_event_module
 from batch_adapters.running.batch_system import BatchSystem, read_user
 from batch_adapters.states import Cause, State
 from jobmanager import render_number
 from jobmanager.database.database import Database
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
 from jobmanager.site.settings import EventSource
 from jobmanager.states.changes import change_in_parts, in_parts, is_recent
@@ -27,6 +27,9 @@ from jobmanager.states.transitions import note_batch_end, reopen
 from sandbox.files import open_unlinked
 
 logger = logging.getLogger(__name__)
+
+_HISTORY_PATIENCE = 3600
+"""Seconds that a history without an answer is waited for: then local jobs that were ended have failed by a signal."""
 
 Selection = Callable[[], Iterable[LocalJob]]
 """Reads local jobs of one grid job that have ended, as they are in the database at that time."""
@@ -143,20 +146,23 @@ def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
 
     :raises Unreachable: the batch system does not answer, or its history may not be complete yet.
     """
-    _ask_history(account, job_id, select)
+    silence = _ask_history(account, job_id, select)
     suspects = [_note(job) for job in select() if may_have_been_deleted(job)]
     if suspects:
         _read_what_it_wrote(account, job_id, suspects)
+    if silence is not None:
+        _wait_for_history(filter(needs_batch_cause, select()), silence)
 
 
-def _ask_history(account: Account, job_id: str, select: Selection) -> None:
-    """One query for each token."""
+def _ask_history(account: Account, job_id: str, select: Selection) -> BatchError | None:
+    """One query for each token; an error if there was no answer, and somebody waits for it."""
     database = account.database
     puzzling = _Chosen(database, job_id, filter(needs_batch_cause, select()))
     if not puzzling.by_token:
-        return
+        return None
     system = _find_system(account, job_id)
     answer: dict[str, LocalStatus] = {}
+    silence: BatchError | None = None
 
     def apply(job: LocalJob) -> bool:
         # One that was queued again meanwhile is in another run.
@@ -164,17 +170,40 @@ def _ask_history(account: Account, job_id: str, select: Selection) -> None:
 
     try:
         for token in sorted(puzzling.by_token):
-            shown = (status for status in system.find(token) if status.says_why)
-            answer = {status.local_id: status for status in (*shown, *system.find_ended(token))}
+            answer = {status.local_id: status for status in system.find(token) if status.says_why}
+            if silence is None:
+                ended, silence = _try_history(system, token)
+                answer |= {status.local_id: status for status in ended}
             change_in_parts(database, job_id, (job for job in puzzling.read(token) if job.local_id in answer), apply)
     except (Unreachable, Garbled) as error:
-        if not database.grid_jobs.get(job_id).cancelled:
-            raise
-        logger.info("%s is cancelled, and why its local jobs ended is not known: %s", job_id, error)
-        return
-    if system.adapter.history is not None:
+        silence = error
+    if silence is not None and database.grid_jobs.get(job_id).cancelled:
+        logger.info("%s is cancelled, and why its local jobs ended is not known: %s", job_id, silence)
+        return None
+    if silence is None and system.adapter.history is not None:
         late = (_note(job) for token in puzzling.by_token for job in puzzling.read(token) if needs_batch_cause(job))
         _wait_for(late, system.adapter.outputs_lag, "to come into the history")
+    return silence
+
+
+def _try_history(system: BatchSystem, token: str) -> tuple[list[LocalStatus], BatchError | None]:
+    """Ended local jobs, or why there is no answer: Slurm's history is in a database of its own, the queue is not."""
+    try:
+        return system.find_ended(token), None
+    except (Unreachable, Garbled) as error:
+        return [], error
+
+
+def _wait_for_history(late: Iterable[LocalJob], silence: BatchError) -> None:
+    """Wait for an hour at most, unless a local job would have succeeded that may have been deleted."""
+    now = time.time()
+    for job in late:
+        if job.outcome is Outcome.SUCCEEDED:
+            raise Unreachable(f"waits for news of why {job.local_id} ended: {silence}") from silence
+        if is_recent(job.ended_time or 0, now, _HISTORY_PATIENCE):
+            until = time.strftime("%H:%M:%S", time.localtime((job.ended_time or 0) + _HISTORY_PATIENCE))
+            raise Unreachable(f"waits until {until} for news of why {job.local_id} ended: {silence}") from silence
+    logger.info("why local jobs ended more than an hour ago is not known: %s", silence)
 
 
 def _read_what_it_wrote(account: Account, job_id: str, suspects: list[_Ended]) -> None:

@@ -58,9 +58,11 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     _apply(account, shown, asked)
     found_ids = {key.local_id for key in found}
     _take_back(account, name, [status for status in answer if status.local_id not in found_ids], asked)
-    _search_missing(account, system, [key for key in known if key not in shown], asked)
-    _cancel_orphans(account, system, answer)
-    cancel_overdue(account, system, {key.grid_job for key in known})
+    try:
+        _search_missing(account, system, [key for key in known if key not in shown], asked)
+    finally:  # the history may be silent while the queue answers: Slurm's is in a database of its own
+        _cancel_orphans(account, system, answer)
+        cancel_overdue(account, system, {key.grid_job for key in known})
 
 
 def ask_queue(system: BatchSystem, tokens: Iterable[str]) -> list[LocalStatus]:

@@ -5,6 +5,7 @@ import os
 import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,28 @@ def test_each_submissions_outputs_are_waited_for(toy: ToySystem) -> None:
         toy.database.local_jobs.put(GRID_JOB, [second])
     with pytest.raises(Unreachable, match="20 s for 1 local job to bring back their outputs, first 18"):
         collect_grid_job(toy.account, GRID_JOB)
+
+
+@pytest.mark.parametrize(
+    ("queue", "warned", "ago", "waits"),
+    [
+        pytest.param([f"17 CA {TOKEN} -"], "", 60, False, id="the queue says it"),
+        pytest.param([], "", 60, True, id="nobody says it"),
+        pytest.param([], "", 3700, False, id="for an hour nobody says it"),
+        pytest.param([], "caught USR1 1001", 3700, True, id="it would have succeeded"),
+    ],
+)
+def test_a_history_without_an_answer_is_waited_for_as_long_as_it_may_matter(
+    toy: ToySystem, queue: list[str], warned: str, ago: int, waits: bool
+) -> None:
+    add_ended(toy, "17", ended=NOW - ago)
+    end = ("exit 0",) if warned else ("caught TERM 1001", "exit 143")
+    toy.drives("17", "start 1000", *filter(None, [warned]), *end, f"end {NOW - ago}")
+    toy.answers("find", *queue)
+    toy.does("history", "exit 1")
+    with pytest.raises(Unreachable, match="for news of why 17 ended") if waits else nullcontext():
+        collect_grid_job(toy.account, GRID_JOB)
+    assert state_of(toy).is_final is not waits
 
 
 def test_without_a_history_nobody_waits_for_it(toy: ToySystem) -> None:

@@ -1,6 +1,7 @@
 """What the batch system's answers, the drivers and the history make of local jobs whose events were lost."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -449,12 +450,15 @@ def test_without_an_answer_of_the_history_nothing_is_given_up(toy: ToySystem) ->
 # --- what nobody wants
 
 
-def test_what_was_submitted_behind_our_back_is_cancelled(toy: ToySystem) -> None:
-    toy.add(["17_1", "17_2"], ACTIVE)
+@pytest.mark.parametrize("history", [":", "exit 1"], ids=["answers", "does not answer"])
+def test_what_was_submitted_behind_our_back_is_cancelled(toy: ToySystem, history: str) -> None:
+    toy.add(["17_1", "17_2", "17_3"], ACTIVE)
     toy.answers("queue", *(f"{array}_{index} R {TOKEN} -" for array in (17, 18) for index in (1, 2)))
-    look(toy)
+    toy.does("history", history)
+    with suppress(Unreachable):
+        look(toy)
     assert toy.calls("cancel") == ["18_1 18_2"]
-    assert toy.states() == [ACTIVE, ACTIVE]
+    assert toy.states() == [ACTIVE] * 3
 
 
 def test_what_others_have_submitted_is_left_alone(toy: ToySystem) -> None:

@@ -81,7 +81,7 @@ _DOWN = Meaning(
 _QUERIED = (Meaning(0, _GOOD.format(r"(?:\[\n(?s:.*)\]\n)?"), Answer.OK), _DOWN)
 _COLUMNS = (
     "ClusterId,ProcId,JobStatus,LastJobStatus,ExitCode,ExitBySignal,HoldReason,HoldReasonCode,HoldReasonSubCode"
-    ",LastHoldReasonCode,LastHoldReasonSubCode,RemoveReason,SamgridToken"
+    ",LastHoldReason,LastHoldReasonCode,LastHoldReasonSubCode,RemoveReason,SamgridToken"
 )
 _COLUMNS_OF_CLUSTER = (
     "ClusterId,SamgridToken,JobMaterializeNextProcId,JobMaterializePaused,JobMaterializePauseReason,TotalSubmitProcs"

@@ -18,6 +18,7 @@ _HELD = {
     46: Cause.TIME_LIMIT,
     47: Cause.TIME_LIMIT,
 }
+_LIMITS = (Cause.MEMORY_LIMIT, Cause.TIME_LIMIT)
 # WANT_HOLD of the host, and the subcode of HTCondor's own policy HOLD_IF_MEMORY_EXCEEDED.
 _HELD_FOR_MEMORY = (21, 102)
 # condor_rm appends this to whatever reason people give.
@@ -70,9 +71,11 @@ def _read_factory(ad: Mapping[str, Any]) -> Iterator[Job]:
 def _read_ad(ad: dict[str, Any]) -> Job:
     status = int(ad["JobStatus"])
     code = ad.get("ExitCode")
+    # What was held at a limit had ended there, whoever removed it later.
+    was_held = status == 3 and ad.get("LastJobStatus") == 5 and _read_hold(ad, "LastHoldReason") in _LIMITS
     # It may be null.
-    reason = str(ad.get("HoldReason" if status == 5 else "RemoveReason") or "")
-    removed_by = _REMOVED_BY.fullmatch(reason) if status == 3 else None
+    reason = str(ad.get("HoldReason" if status == 5 else "LastHoldReason" if was_held else "RemoveReason") or "")
+    removed_by = _REMOVED_BY.fullmatch(reason) if status == 3 and not was_held else None
     return Job(
         local_id=f"{int(ad['ClusterId'])}.{int(ad['ProcId'])}",
         native_state=_NAMES.get(status, str(status)),

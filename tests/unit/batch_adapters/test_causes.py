@@ -276,7 +276,16 @@ HELD_BEFORE = {"JobStatus": 3, "LastJobStatus": 5, "LastHoldReasonCode": 21, "La
         # Held for its memory, and then removed by the pool, or by a person.
         ({**HELD_BEFORE, "RemoveReason": f"The system macro PERIODIC_REMOVE {TRUE}"}, Cause.MEMORY_LIMIT, ""),
         ({**HELD_BEFORE, "RemoveReason": f"The job attribute PeriodicRemove {TRUE}"}, Cause.MEMORY_LIMIT, ""),
-        ({**HELD_BEFORE, "RemoveReason": "via condor_rm (by user ann)"}, Cause.CANCELLED_OUTSIDE, "ann"),
+        ({**HELD_BEFORE, "RemoveReason": "via condor_rm (by user ann)"}, Cause.MEMORY_LIMIT, ""),
+        (
+            {
+                "JobStatus": 3,
+                "LastJobStatus": 5,
+                "LastHoldReasonCode": 1,
+                "RemoveReason": "via condor_rm (by user ann)",
+            },
+            *(Cause.CANCELLED_OUTSIDE, "ann"),
+        ),
         ({**HELD_BEFORE, "LastJobStatus": 2}, Cause.CANCELLED_OUTSIDE, ""),
         ({"JobStatus": 5, "HoldReasonCode": 46}, Cause.TIME_LIMIT, ""),
         ({"JobStatus": 5, "HoldReasonCode": 47}, Cause.TIME_LIMIT, ""),

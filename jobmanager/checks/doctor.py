@@ -337,7 +337,8 @@ def _check_transfer(account: Account, adapter: BatchAdapter) -> Iterator[Finding
 
 
 def _ask(system: BatchSystem, argv: Sequence[str]) -> Printed:
-    """Runs an adapter's own question, under the account's rate limit."""
+    """Runs an adapter's own question, under the account's rate limit, also where others were not answered."""
+    system.limiter.hurry(time.time())
     try:
         system.limiter.acquire()
     except RateLimited as error:

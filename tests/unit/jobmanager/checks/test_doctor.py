@@ -269,6 +269,20 @@ def test_a_question_of_the_adapters_never_raises(
     assert answers[1].stderr == "no\n"
 
 
+def test_the_adapters_questions_are_asked_though_the_daemon_did_not_answer(
+    account: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+        yield Finding(Level.GOOD, f"heard {ask(['echo', 'from another daemon']).stdout}")
+
+    in_outage = use(account, program, version=None)
+    for _ in range(TRIES):
+        find_batch_system(in_outage, "fake").limiter.note_outage("it was down")
+    diagnosed_by(monkeypatch, diagnose)
+    program.answer("queue", "connection refused\n", SILENT)
+    assert findings_with(look(in_outage), "heard from another daemon")
+
+
 def test_a_question_names_the_parallel_environment_of_the_site(
     account: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,10 @@
 import json
 import os
 import sqlite3
-from contextlib import closing
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,8 @@ from tests.integration.test_workers import wait_for_failure
 from tests.samgrid import Samgrid
 from tests.waiting import SECONDS, Gate, wait_until
 
-HEALTHY = 5
-"""More than there are workers."""
+HEALTHY = 20
+"""Far more than there are workers."""
 HANGING = """
 import time
 from handlers.command import CommandAdapter
@@ -50,6 +53,27 @@ def submit_shell(samgrid: Samgrid, script: str) -> str:
     return samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')")
 
 
+def run_healthy(samgrid: Samgrid) -> tuple[set[str], float]:
+    """Grid jobs that are all done, and the seconds that this has taken."""
+    begun = time.monotonic()
+    ids = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
+    for job_id in ids:
+        assert samgrid("watch", job_id).returncode == 0
+    return {*ids}, time.monotonic() - begun
+
+
+@contextmanager
+def full_disk(folder: Path) -> Iterator[bool]:
+    """Let a folder be on a disk of its own that holds no more than the status file; false where only root may."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(folder)]
+    is_full = os.geteuid() == 0 and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield is_full
+    finally:
+        if is_full:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
 def states(samgrid: Samgrid) -> dict[str, dict[str, Any]]:
     return {job["id"]: job for job in json.loads(samgrid("status", "--format", "json").stdout)}
 
@@ -72,21 +96,27 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(
     handler.write_text(HANGING)
     settings = {"SAMGRID_HANDLERS_MODULES": str(handler), "SAMGRID_HANDLERS_TIME_LIMIT": "3"}
     settings |= {"SAMGRID_MONITOR_RECONCILE_INTERVAL": "5", "SAMGRID_SANDBOX_MAX_OUTPUT_SIZE": "1"}
+    settings |= {"SAMGRID_FORK_SLOTS": "4"}  # programs that wait must not take all
     samgrid = replace(samgrid, settings=settings)
+    alone, seconds_alone = run_healthy(samgrid)
     torn = submit_shell(samgrid, "echo one >output/one")
     assert samgrid("watch", torn).returncode == 0
     os.truncate(samgrid.state / "jobs" / torn / f"{torn}.tar", 700)
     waiting = f'echo begun >{tmp_path}/begun-"$$"; : <{gate.path}'
     poisoned = {table: submit_shell(samgrid, waiting) for table in ("grid_job", "local_job")}
-    wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+    cramped = submit_shell(samgrid, f"{waiting}; head -c 9000 /dev/zero >output/large")
+    wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 3)
     for table, job_id in poisoned.items():
         damage(samgrid, table, job_id)
     hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in HANGS]
     spoilt = {what: submit_shell(samgrid, script) for what, script in SPOILERS.items()}
-    healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
-    gate.open()
-    for job_id in healthy:
-        assert samgrid("watch", job_id).returncode == 0
+    with full_disk(samgrid.state / "jobs" / cramped / "results") as is_full:
+        gate.open()
+        healthy, seconds = run_healthy(samgrid)
+        print(f"{HEALTHY} healthy grid jobs: {seconds:.1f} s, alone {seconds_alone:.1f} s")
+        if is_full:
+            wait_until(lambda: "output waits for room: No space left" in samgrid("explain", f"{cramped}/1").stdout)
+    assert samgrid("watch", cramped).returncode == 0
     for job_id, method in zip(hung, HANGS.values(), strict=True):
         failure = wait_for_failure(samgrid, job_id)
         assert "was asked 3 times and did not come to an end" in failure
@@ -103,5 +133,6 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(
         assert f"samgrid remove {job_id}" in states(samgrid)[job_id]["quarantined"]
         assert samgrid("log", job_id).stdout.count("in quarantine since") == 1
         assert samgrid("remove", job_id).returncode == 0
-    assert states(samgrid).keys() == {torn, *hung, *spoilt.values(), *healthy}
-    assert samgrid("query", "count(//grid-job)").stdout == f"{1 + len(hung) + len(spoilt) + HEALTHY}\n"
+    left = {torn, cramped, *hung, *spoilt.values(), *healthy, *alone}
+    assert states(samgrid).keys() == left
+    assert samgrid("query", "count(//grid-job)").stdout == f"{len(left)}\n"

@@ -12,11 +12,12 @@ import pytest
 
 from batch_adapters.adapter import Refused
 from jobmanager.checks.offer import render_classad, render_ldif, send_classad
-from tests.real.site import Site, open_ground
+from tests.real.site import SYSTEMS, Site, open_ground
 from tests.unit.jobmanager.checks.test_offer import OFFER, UNKNOWN
 from tests.waiting import wait_until
 
-SCHEMAS = Path(os.environ.get("SAMGRID_TEST_LDAP_SCHEMAS", "/etc/ldap/schema"))
+SLAPD = "/usr/sbin/slapd"
+SCHEMAS = Path("/etc/ldap/schema")
 BASE = """\
 dn: o=glue
 objectClass: organization
@@ -116,15 +117,23 @@ def test_a_collector_that_is_not_there_is_told(collector: str) -> None:
         send_classad(nobody, render_classad(OFFER))
 
 
-def test_openldap_takes_the_ldif_by_the_schema(tmp_path: Path) -> None:
-    slapd = shutil.which("slapd", path=f"{os.environ['PATH']}:/usr/sbin")
-    if slapd is None or not (SCHEMAS / "GLUE20.schema").exists():
-        pytest.skip(f"slapd, or GLUE20.schema in {SCHEMAS}, is not installed (packages slapd, glue-schema)")
-    modules = SCHEMAS.parents[2] / "usr/lib/ldap"
+@pytest.fixture(scope="module")
+def slapd() -> str:
+    """OpenLDAP's server, which is installed with the schema if need be and possible; none is started."""
+    schema = SCHEMAS / "GLUE20.schema"
+    if not (schema.exists() and Path(SLAPD).exists()) and os.geteuid() == 0:
+        install = [str(SYSTEMS / "prepare.sh"), "--no-install-recommends", "slapd", "glue-schema"]
+        subprocess.run(install, check=False, stdout=subprocess.DEVNULL)
+    if not (schema.exists() and Path(SLAPD).exists()):
+        pytest.skip("no OpenLDAP with the GLUE 2 schema here, and it cannot be installed: packages slapd, glue-schema")
+    return SLAPD
+
+
+def test_openldap_takes_the_ldif_by_the_schema(slapd: str, tmp_path: Path) -> None:
     includes = "".join(f"include {SCHEMAS / name}.schema\n" for name in ("core", "GLUE20"))
     database = f"database mdb\nsuffix o=glue\ndirectory {tmp_path}\n"
     configuration = tmp_path / "slapd.conf"
-    configuration.write_text(f"{includes}modulepath {modules}\nmoduleload back_mdb\n{database}")
+    configuration.write_text(f"{includes}modulepath /usr/lib/ldap\nmoduleload back_mdb\n{database}")
     for offer in (OFFER, UNKNOWN):
         for text, is_taken in ((render_ldif(offer), True), (render_ldif(offer).replace("ServiceType", "X"), False)):
             done = subprocess.run(

@@ -258,7 +258,14 @@ def _find_lack(module: ModuleType) -> str:
 def _load_module(name: str) -> ModuleType:
     with blaming(f"handler module {name} cannot be loaded"):
         # By __import__: importlib does not know what our short names mean in other interpreters.
-        return _load_file(Path(name)) if name.endswith(".py") else __import__(name, fromlist=["__name__"])
+        if name.endswith(".py"):
+            return _load_file(Path(name))
+        try:
+            return __import__(name, fromlist=["__name__"])
+        except ModuleNotFoundError as error:
+            if error.name and f"{name}.".startswith(f"{error.name}."):
+                raise ImportError(f"{error}; the name of a file ends in .py") from error
+            raise
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -49,6 +49,8 @@ def test_a_good_handler_has_no_faults_and_leaves_nothing(samgrid: Samgrid, tmp_p
     done = samgrid("check-handler", str(path))
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no faults"), done.stdout + done.stderr
     assert "output: result (0 bytes)" in done.stdout
+    done = samgrid("check-handler", str(path.with_suffix("")))
+    assert (done.returncode, done.stderr.endswith("; the name of a file ends in .py\n")) == (1, True)
     assert not samgrid.state.exists()
     assert list(temporary.iterdir()) == []
 

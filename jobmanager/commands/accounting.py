@@ -1,26 +1,20 @@
-"""The commands that account for grid jobs that have ended, and remove them."""
+"""The commands that account for what local jobs used."""
 
 import argparse
 import math
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobmanager import render_number
 from jobmanager.commands.arguments import (
     AddCommand,
     account_of,
-    declare_choice,
-    find_grid_jobs,
     open_account_of,
-    read_choice,
     read_time,
 )
 
 if TYPE_CHECKING:
-    from jobmanager.site.account import Account
+    pass
 
 USAGE_HELP = """\
 Counts all attempts of local jobs that have ended, by the time of their end. CPU/WALL is CPU time divided by the time
@@ -33,15 +27,6 @@ Each attempt at a local job that ran is in one record once its grid job has ende
 Files appear in FOLDER whole; whoever sends them removes them. With nothing new, nothing is written. Summaries are of
 whole months, and take the place of those sent before. docs/accounting.md says what is in them and who sends them."""
 
-REMOVE_HELP = """\
-Removes everything of them, also the output tar: copy what you need before. Steps are removed with their parent.
-"samgrid usage" still counts them.
-Refused if a grid job has not ended, if GRAM has known its end for less than a day, or if another grid job needs it.
-Options such as --ended-before skip these grid jobs, and ask before removing the others when on a terminal.
-Times are as in "samgrid usage"."""
-
-_WRONG_USAGE = 2
-
 
 def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
@@ -49,8 +34,6 @@ def add_commands(add: AddCommand) -> None:
     add("usage", usage, doc, USAGE_HELP, _declare_usage)
     doc = "Write usage records for APEL or AUDITOR."
     add("accounting", write_accounts, doc, ACCOUNTING_HELP, _declare_accounting)
-    doc = "Remove grid jobs that have ended, with all files."
-    add("remove", remove, doc, REMOVE_HELP, _declare_remove)
 
 
 def _declare_usage(command: argparse.ArgumentParser) -> None:
@@ -86,13 +69,6 @@ def _declare_accounting(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _declare_remove(command: argparse.ArgumentParser) -> None:
-    declare_choice(command)
-    command.add_argument("--ended-before", metavar="TIME", type=read_time, help="all that ended before this time")
-    command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    command.add_argument("--yes", action="store_true", help="do not ask, on a terminal")
-
-
 def _read_groupings(text: str) -> tuple[str, ...]:
     from jobmanager.database.usage import GROUPINGS
 
@@ -119,59 +95,3 @@ def write_accounts(options: argparse.Namespace) -> int:
     what = "summaries" if form is RecordFormat.APEL_SUMMARY else "records"
     print(f"{what} written: {written.entries:,}, in files: {written.files:,}")
     return 0
-
-
-def remove(options: argparse.Namespace) -> int:
-    """Remove grid jobs; 1 where one that was named could not be removed."""
-    from jobmanager.control.removal import find_ended_before, sweep
-
-    is_chosen = bool(options.id) or not read_choice(options).is_empty
-    if is_chosen == (options.ended_before is not None):
-        print(
-            "samgrid remove: say which: ids, names or options such as --state, or --ended-before TIME", file=sys.stderr
-        )
-        return _WRONG_USAGE
-    account = account_of(options)
-    if is_chosen:
-        # Steps are removed with their parent.
-        job_ids = account.database.grid_jobs.without_steps(find_grid_jobs(options, account.database))
-    else:
-        job_ids = find_ended_before(account.database, options.ended_before)
-    is_asked = not (options.dry_run or options.id or options.yes) and sys.stdin.isatty()
-    if is_asked and not _agrees(len(job_ids)):
-        print("samgrid remove: nothing was removed", file=sys.stderr)
-        return 1
-    freed = 0 if options.dry_run else sweep(account)
-    sizes = _remove(account, job_ids, options.dry_run)
-    if options.dry_run:
-        print(f"grid jobs that would be removed: {len(sizes):,}, bytes: {sum(sizes):,}")
-    else:
-        print(f"grid jobs removed: {len(sizes):,}, bytes freed: {freed + sum(sizes):,}")
-    return 1 if options.id and len(sizes) < len(job_ids) else 0
-
-
-def _agrees(count: int) -> bool:
-    try:
-        answer = input(f"Remove {render_number(count, 'grid job')} at most, with all outputs? [y/N] ")
-    except EOFError:
-        return False
-    return answer.strip().lower() in ("y", "yes")
-
-
-def _remove(account: "Account", job_ids: Sequence[str], only_says: bool) -> list[int]:
-    """Remove grid jobs, or only say what that would remove; the sizes of these. Reasons go to standard error."""
-    from jobmanager.control.removal import NotRemovable, check_removable, measure_grid_job, remove_grid_job
-    from jobmanager.database.database import UnknownJob
-
-    sizes = []
-    for job_id in job_ids:
-        try:
-            if only_says:
-                check_removable(account.database, job_id)
-                sizes.append(measure_grid_job(account, job_id))
-                print(f"{job_id}  {sizes[-1]:,} bytes")
-            else:
-                sizes.append(remove_grid_job(account, job_id))
-        except (NotRemovable, UnknownJob) as error:
-            print(f"samgrid remove: {error}", file=sys.stderr)
-    return sizes

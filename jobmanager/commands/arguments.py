@@ -50,7 +50,6 @@ def declare_choice(command: argparse.ArgumentParser) -> None:
     command.add_argument("--state", metavar="STATE", choices=STANDINGS, help=f"grid jobs in this state: {states}")
     command.add_argument("--user", metavar="USER", help="grid jobs of this owner")
     command.add_argument("--since", metavar="TIME", type=read_time, help="grid jobs submitted since then")
-    command.set_defaults(refuse=command.error)
 
 
 def read_choice(options: argparse.Namespace) -> "Choice":

@@ -192,7 +192,7 @@ def _add(
     )
     if name not in words:
         return
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, refuse=command.error)
     command.add_argument(
         "--state-dir",
         metavar="DIR",

@@ -19,6 +19,7 @@ from jobmanager.commands.arguments import (
     find_grid_jobs,
     open_account_of,
     read_choice,
+    read_time,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ ID/NUMBER or ID/FIRST-LAST: the last lines of these local jobs' standard output 
 --follow ID/NUMBER: what this local job prints, as it comes, until it ends. If it runs on another host, the first lines
 may take half a minute, and of a program that prints very much, parts are left out."""
 
+REMOVE_HELP = """\
+Removes everything of them, also the output tar: copy what you need before. Steps are removed with their parent.
+"samgrid usage" still counts them.
+Refused if a grid job has not ended, if GRAM has known its end for less than a day, or if another grid job needs it.
+Options such as --ended-before skip these grid jobs, and ask before removing the others when on a terminal.
+Times are as in "samgrid usage"."""
+
 CANCEL_HELP = "Its local jobs are ended, their outputs so far are gathered, and the grid job has failed."
 
 
@@ -87,6 +95,7 @@ def add_commands(add: AddCommand) -> None:
     add("resubmit", resubmit, "Submit a grid job again that has ended.", RESUBMIT_HELP, declare_choice, failed)
     request = argument("--request", metavar="ID", required=True, help="the experiment's own id of the request")
     add("recover", recover, "Submit again what is missing of a request.", RECOVER_HELP, request)
+    add("remove", remove, "Remove grid jobs that have ended, with all files.", REMOVE_HELP, _declare_remove)
 
 
 def _declare_log(command: argparse.ArgumentParser) -> None:
@@ -99,6 +108,13 @@ def _declare_log(command: argparse.ArgumentParser) -> None:
         type=_read_count,
         help="the last N lines (default: the whole log, 100 of what a local job printed)",
     )
+
+
+def _declare_remove(command: argparse.ArgumentParser) -> None:
+    declare_choice(command)
+    command.add_argument("--ended-before", metavar="TIME", type=read_time, help="all that ended before this time")
+    command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    command.add_argument("--yes", action="store_true", help="do not ask, on a terminal")
 
 
 def _read_count(text: str) -> int:
@@ -236,7 +252,7 @@ def _find_log(options: argparse.Namespace) -> Iterator[str]:
     database = account.database
     words = [word for word in options.id if logs.is_of_local_jobs(database, word)]
     if options.failed and words:
-        raise CommandError(f"--failed takes whole grid jobs: leave it out, or say ID instead of {words[0]}")
+        options.refuse(f"--failed takes whole grid jobs: leave it out, or say ID instead of {words[0]}")
     if options.follow:
         yield from _follow(account, options, words)
         return
@@ -265,7 +281,7 @@ def _follow(account: "Account", options: argparse.Namespace, words: Sequence[str
             time.sleep(_INTERVAL)
     jobs = [job for word in words for job in find_meant(account.database, word)]
     if len(options.id) != 1 or len(jobs) != 1:
-        raise CommandError("one local job can be followed: say ID/NUMBER")
+        options.refuse("one local job can be followed: say ID/NUMBER")
     ((grid_job, job),) = jobs
     for line in follow_local_job(account, grid_job, job.index):
         yield line
@@ -439,3 +455,56 @@ def recover(options: argparse.Namespace) -> int:
     for job in jobs[:1]:
         wake_for(account, job.job_id)
     return 1 if found.unknown else 0
+
+
+def remove(options: argparse.Namespace) -> int:
+    """Remove grid jobs; 1 where one that was named could not be removed."""
+    from jobmanager.control.removal import find_ended_before, sweep
+
+    is_chosen = bool(options.id) or not read_choice(options).is_empty
+    if is_chosen == (options.ended_before is not None):
+        options.refuse("say which grid jobs: ids, names or options such as --state, or else --ended-before TIME")
+    account = account_of(options)
+    if is_chosen:
+        # Steps are removed with their parent.
+        job_ids = account.database.grid_jobs.without_steps(find_grid_jobs(options, account.database))
+    else:
+        job_ids = find_ended_before(account.database, options.ended_before)
+    is_asked = not (options.dry_run or options.id or options.yes) and sys.stdin.isatty()
+    if is_asked and not _agrees(len(job_ids)):
+        print("samgrid remove: nothing was removed", file=sys.stderr)
+        return 1
+    freed = 0 if options.dry_run else sweep(account)
+    sizes = _remove(account, job_ids, options.dry_run)
+    if options.dry_run:
+        print(f"grid jobs that would be removed: {len(sizes):,}, bytes: {sum(sizes):,}")
+    else:
+        print(f"grid jobs removed: {len(sizes):,}, bytes freed: {freed + sum(sizes):,}")
+    return 1 if options.id and len(sizes) < len(job_ids) else 0
+
+
+def _agrees(count: int) -> bool:
+    try:
+        answer = input(f"Remove {render_number(count, 'grid job')} at most, with all outputs? [y/N] ")
+    except EOFError:
+        return False
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _remove(account: "Account", job_ids: Sequence[str], only_says: bool) -> list[int]:
+    """Remove grid jobs, or only say what that would remove; the sizes of these. Reasons go to standard error."""
+    from jobmanager.control.removal import NotRemovable, check_removable, measure_grid_job, remove_grid_job
+    from jobmanager.database.database import UnknownJob
+
+    sizes = []
+    for job_id in job_ids:
+        try:
+            if only_says:
+                check_removable(account.database, job_id)
+                sizes.append(measure_grid_job(account, job_id))
+                print(f"{job_id}  {sizes[-1]:,} bytes")
+            else:
+                sizes.append(remove_grid_job(account, job_id))
+        except (NotRemovable, UnknownJob) as error:
+            print(f"samgrid remove: {error}", file=sys.stderr)
+    return sizes

@@ -158,7 +158,6 @@ def _declare_web(command: argparse.ArgumentParser) -> None:
         help="address to listen on (default: %(default)s; port 0: any free port)",
     )
     command.add_argument("--token-file", metavar="FILE", help="use the token in FILE, not a new one")
-    command.set_defaults(refuse=command.error)
 
 
 def _read_textfile(text: str) -> str:
@@ -305,7 +304,7 @@ def advertise(options: argparse.Namespace) -> int:
     from jobmanager.checks.offer import collect_offer, render_classad, render_json, render_ldif, send_classad
 
     if options.pool is not None and options.format not in (None, "classad"):
-        raise CommandError(f"a collector takes ClassAds, not {options.format}: leave out --format")
+        options.refuse(f"a collector takes ClassAds, not {options.format}: leave out --format")
     try:
         offer = collect_offer(open_account_of(options), time.time(), int(options.lifetime))
         if options.pool is not None:

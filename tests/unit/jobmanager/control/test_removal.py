@@ -349,8 +349,9 @@ def test_the_command_removes_what_has_ended_and_names_what_has_not(
 
 @pytest.mark.parametrize("arguments", [[], ["k3f", "--ended-before", "7d"]], ids=["nothing", "both"])
 def test_it_must_be_said_what_to_remove(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert cli.main(["remove", *arguments]) == 2
-    assert "say which" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"^2$"):
+        cli.main(["remove", *arguments])
+    assert "samgrid remove: error: say which" in capsys.readouterr().err
 
 
 def test_a_worker_that_comes_too_late_makes_no_folder_again(account: Account) -> None:

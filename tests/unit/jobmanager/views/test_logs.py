@@ -34,7 +34,10 @@ def log(account: Account, capsys: pytest.CaptureFixture[str]) -> Run:
     account.places.results(JOB).mkdir(parents=True)
 
     def run(*words: str) -> tuple[int, list[str], str]:
-        status = cli.main(["log", "--state-dir", str(account.places.root), *words])
+        try:
+            status = cli.main(["log", "--state-dir", str(account.places.root), *words])
+        except SystemExit as wrong_usage:
+            status = int(str(wrong_usage))
         printed = capsys.readouterr()
         return status, printed.out.split("\n")[:-1], printed.err
 
@@ -43,6 +46,9 @@ def log(account: Account, capsys: pytest.CaptureFixture[str]) -> Run:
 
 def stdout_of(account: Account) -> Path:
     return account.places.results(JOB) / f"{JOB}.77.stdout"
+
+
+FOLLOWED_BADLY = ([JOB], [f"{JOB}/1-2"], [f"{JOB}/1", f"{JOB}/2"])
 
 
 def test_several_local_jobs_are_shown_and_those_that_failed(account: Account, log: Run) -> None:
@@ -62,9 +68,12 @@ def test_several_local_jobs_are_shown_and_those_that_failed(account: Account, lo
     assert [line for line in lines if line.startswith("text")] == [f"text {index}" for index in range(6, 26)]
     assert lines[-1] == "… and others: 20 local jobs are shown at once"
     assert log(f"{JOB}/31-40")[2] == f"samgrid log: grid job {JOB} has no local jobs 31 to 40\n"
-    assert "--failed takes whole grid jobs" in log("--failed", f"{JOB}/7")[2]
-    for words in ([JOB], [f"{JOB}/1-2"], [f"{JOB}/1", f"{JOB}/2"]):
-        assert log("-f", *words)[2] == "samgrid log: one local job can be followed: say ID/NUMBER\n"
+    for words, error in (
+        (["--failed", f"{JOB}/7"], f"--failed takes whole grid jobs: leave it out, or say ID instead of {JOB}/7"),
+        *((["-f", *words], "one local job can be followed: say ID/NUMBER") for words in FOLLOWED_BADLY),
+    ):
+        status, _, said = log(*words)
+        assert (status, said.splitlines()[-1]) == (2, f"samgrid log: error: {error}")
 
 
 def test_what_failed_in_a_sequence_failed_in_its_steps(account: Account, log: Run) -> None:

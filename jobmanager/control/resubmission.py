@@ -142,7 +142,7 @@ def _check_none_runs(first: GridJob, repetitions: Iterable[GridJob]) -> None:
 
 
 def _prepare(account: Account, first: GridJob) -> GridJob:
-    seconds = account.configuration.handlers.time_limit
+    seconds = account.handler_time_limit
     with telling_delay(seconds), limited(seconds):
         return prepare_grid_job(account, first.request(), first.request_folder, first)
 

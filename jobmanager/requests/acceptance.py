@@ -69,7 +69,7 @@ def accept_grid_job(
     """
     if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
         return known
-    seconds = account.configuration.handlers.time_limit
+    seconds = account.handler_time_limit
     try:
         with telling_delay(seconds), limited(seconds):
             job = prepare_grid_job(account, given, folder)

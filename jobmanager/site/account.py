@@ -26,6 +26,13 @@ class Account:
 
     places: StatePlaces
     configuration: Configuration
+    owns_process: bool = True
+    """False in somebody's Python, to which the process's signals belong."""
+
+    @property
+    def handler_time_limit(self) -> float:
+        """Seconds that a call of a handler may take; 0: without a limit, as the caller can interrupt it."""
+        return self.configuration.handlers.time_limit if self.owns_process else 0
 
     @functools.cached_property
     def database(self) -> Database:

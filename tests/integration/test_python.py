@@ -45,10 +45,11 @@ from jobmanager.database.database import Database
 from jobmanager.site.account import Account
 from jobmanager.views import watching
 from sandbox.unpack import unpack
+from tests.conftest import find_monitor
 from tests.installed import ROOT, link_package
 from tests.integration.test_terminal import read_terminal
 from tests.samgrid import Samgrid
-from tests.waiting import SECONDS, wait_until
+from tests.waiting import SECONDS, is_gone, wait_until
 
 PAGE = ROOT / "docs" / "python.md"
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
@@ -372,9 +373,11 @@ def test_what_failed_is_made_again_and_what_is_needed_is_known(
     (tmp_path / "may").unlink()
     whole = []
     threading.Thread(target=lambda: whole.append(job.resubmit())).start()
-    wait_until(lambda: bool(whole))
+    wait_until(lambda: bool(whole and whole[0].steps()))
+    monitor = find_monitor(shared)
     with pytest.raises(NotRepeatable, match="wait until it has ended"):
         whole[0].resubmit()
+    assert not is_gone(monitor), "it has our configuration"
     whole[0].cancel()
 
 

@@ -190,10 +190,7 @@ class JobHandle:
 def _opened(state_dir: str | os.PathLike[str] | None, is_made: bool = False) -> "Iterator[Account]":
     """An account for the time of one call."""
     named = None if state_dir is None else os.fspath(state_dir)
-    account = open_account(named, create=is_made)
-    # No time limit: signals belong to the caller, who can interrupt a handler that hangs.
-    handlers = replace(account.configuration.handlers, time_limit=0)
-    account = replace(account, configuration=replace(account.configuration, handlers=handlers))
+    account = replace(open_account(named, create=is_made), owns_process=False)
     try:
         yield account
     finally:

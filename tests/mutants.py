@@ -28,6 +28,14 @@ TESTS = {
         "jobmanager/completion/test_retrying",
     ),
     "jobmanager/completion/retries.py": ("jobmanager/completion/test_retrying",),
+    "jobmanager/control/cancel_requests.py": (
+        "jobmanager/control/test_cancel_requests",
+        "jobmanager/test_damaged_documents",
+    ),
+    "jobmanager/control/cancellation.py": (
+        "jobmanager/control/test_cancellation",
+        "jobmanager/test_damaged_documents",
+    ),
     "jobmanager/states/aggregation.py": ("jobmanager/states/test_aggregation", "jobmanager/test_workflow"),
     "jobmanager/states/changes.py": (
         "jobmanager/states/test_changes",

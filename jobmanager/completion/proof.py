@@ -83,11 +83,11 @@ class _Ended:
     token: str | None
     state: State
     driver: str | None
-    ended_time: int | None
+    ended_time: int
 
 
 def _note(job: LocalJob) -> _Ended:
-    return _Ended(job.index, job.local_id, job.array, job.token, job.state, job.driver, job.ended_time)
+    return _Ended(job.index, job.local_id, job.array, job.token, job.state, job.driver, job.ended_time or 0)
 
 
 class _Chosen:
@@ -214,7 +214,7 @@ def _read_what_it_wrote(account: Account, job_id: str, suspects: list[_Ended]) -
     causes = adapter.log_causes if is_followed else {}
     results = account.places.results(job_id)
     ids = {name for job in suspects for name in (job.local_id, job.array) if name}
-    deletions = _find_deletions(account, batch, ids, min(job.ended_time or 0 for job in suspects))
+    deletions = _find_deletions(account, batch, ids, min(job.ended_time for job in suspects))
     read = (_read_printed(adapter, results, job) for job in suspects)
     printed = {status.local_id: status for status in read if status}
 
@@ -298,7 +298,7 @@ def _wait_for_outputs(unproven: Iterable[_Ended], lag: float) -> None:
 
 def _wait_for(jobs: Iterable[_Ended], lag: float, what: str) -> None:
     now = time.time()
-    late = (job.local_id for job in jobs if is_recent(job.ended_time or 0, now, lag))
+    late = (job.local_id for job in jobs if is_recent(job.ended_time, now, lag))
     if first := next(late, None):
         count = render_number(1 + sum(1 for _ in late), "local job")
         raise Unreachable(f"waits up to {lag:.0f} s for {count} {what}, first {first}")

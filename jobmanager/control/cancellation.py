@@ -39,18 +39,15 @@ def cancel_local_jobs(account: Account, grid_job: str) -> None:
         raise
 
 
-def cancel_by_index(account: Account, grid_job: str) -> int:
-    """Cancel submitted local jobs by their columns, without reading documents; how many.
+def cancel_by_index(account: Account, grid_job: str) -> None:
+    """Cancel submitted local jobs by their columns, without reading documents.
 
     :raises BatchError: the batch system does not answer.
     """
     local_jobs = account.database.local_jobs
-    count = 0
     for name in local_jobs.batch_systems(grid_job):
         for live in in_parts(local_jobs.live(grid_job), _IDS):
             find_batch_system(account, name).cancel((job.local_id for job in live), grid_job)
-            count += len(live)
-    return count
 
 
 def _cancel_local_jobs(account: Account, grid_job: str) -> None:

@@ -99,6 +99,7 @@ def test_only_a_log_that_we_read_is_asked(
     monkeypatch.setenv("PBS_HOME", str(tmp_path))
     (tmp_path / "server_logs").mkdir()
     (tmp_path / "server_logs" / "20261125").write_bytes(LOG.read_bytes())
+    (tmp_path / "server_logs" / "20261126").write_text("11/26/2026 00:00:01;0002;Server@pbs1;Svr;Log;Log opened\n")
     follow_log(toy, {"1[1].pbs1": CAUGHT, "2[1].pbs1": CAUGHT})
     toy.change_adapter(event_log=str(log))
     events = replace(toy.account.configuration.events, **settings)

@@ -4,12 +4,13 @@ import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from batch_adapters.states import State
 from jobmanager.control import cancel_requests
-from jobmanager.control.cancel_requests import cancel_withdrawn, forget_withdrawal, hold_back
+from jobmanager.control.cancel_requests import cancel_withdrawn, forget_withdrawal, hold_back, request_cancel
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.site.account import Account
 
@@ -26,15 +27,19 @@ def mark(account: Account) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("age", "is_cancelled"), [(0.5, False), (1.5, True)])
+@pytest.mark.parametrize(("age", "is_cancelled"), [(0.5, False), (1, True)])
 def test_a_mark_that_is_being_made_cancels_nothing_yet(
     account: Account, mark: Path, monkeypatch: pytest.MonkeyPatch, age: float, is_cancelled: bool
 ) -> None:
     accept(account)
-    now = mark.stat().st_mtime + age
-    monkeypatch.setattr(cancel_requests, "time", SimpleNamespace(time=lambda: now))
+    set_age(mark, age, monkeypatch)
     assert cancel_withdrawn(account) == {JOB}
     assert account.database.grid_jobs.get(JOB).cancelled is is_cancelled
+
+
+def set_age(mark: Path, age: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.utime(mark, (1000, 1000))
+    monkeypatch.setattr(cancel_requests, "time", SimpleNamespace(time=lambda: 1000 + age))
 
 
 def accept(account: Account) -> None:
@@ -46,26 +51,49 @@ def accept(account: Account) -> None:
         account.database.grid_jobs.put(job)
 
 
-def test_a_grid_job_that_became_of_it_is_cancelled(account: Account, mark: Path) -> None:
+@pytest.mark.parametrize(("by", "is_wanted"), [(None, True), ("us", False)])
+def test_a_request_is_recorded_with_its_first_reason_until_the_end(
+    account: Account, by: str | None, is_wanted: bool
+) -> None:
     accept(account)
-    cancel_withdrawn(account)
-    assert account.database.grid_jobs.get(JOB).cancelled
-    assert not mark.exists()
+    assert request_cancel(account.database, JOB, "enough", by)
+    assert request_cancel(account.database, JOB, "more than enough")
+    job = account.database.grid_jobs.get(JOB)
+    assert (job.cancelled_by, job.was_cancelled, job.reason) == (by, is_wanted, "enough")
+    account.database.grid_jobs.change(JOB, lambda job: job.end(State.DONE, 1.0))
+    assert not request_cancel(account.database, JOB, "too late")
 
 
-def test_one_that_has_ended_before_stays_as_it_is(account: Account, mark: Path) -> None:
+def test_a_grid_job_that_became_of_it_is_cancelled_whatever_other_marks_there_are(account: Account, mark: Path) -> None:
+    accept(account)
+    others = {f"1738.{number}" for number in range(9)}
+    for name in others:
+        hold_back(account, name, 60)
+    assert cancel_withdrawn(account) == {JOB}
+    assert account.database.grid_jobs.get(JOB).reason == "GRAM was told that it failed, because no answer to it came"
+    assert {path.name for path in mark.parent.iterdir()} == others
+
+
+def test_one_that_has_ended_before_stays_as_it_is_also_where_the_mark_is_removed_meanwhile(
+    account: Account, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cancel_late(*arguments: Any) -> bool:
+        forget_withdrawal(account, UNIQID)
+        return request_cancel(*arguments)
+
+    monkeypatch.setattr(cancel_requests, "request_cancel", cancel_late)
     accept(account)
     account.database.grid_jobs.change(JOB, lambda job: job.end(State.DONE, 1.0))
     cancel_withdrawn(account)
     assert account.database.grid_jobs.get(JOB).state is State.DONE
-    assert not mark.exists()
+    forget_withdrawal(account, UNIQID)
 
 
-@pytest.mark.parametrize(("age", "is_kept"), [(0, True), (86_300, True), (86_500, False)])
+@pytest.mark.parametrize(("age", "is_kept"), [(1, True), (86_400, True), (86_401, False)])
 def test_a_request_that_never_became_one_is_remembered_for_a_day(
-    account: Account, mark: Path, age: int, is_kept: bool
+    account: Account, mark: Path, monkeypatch: pytest.MonkeyPatch, age: int, is_kept: bool
 ) -> None:
-    os.utime(mark, (time.time() - age, time.time() - age))
+    set_age(mark, age, monkeypatch)
     cancel_withdrawn(account)
     assert mark.exists() is is_kept
 
@@ -79,6 +107,7 @@ def test_what_gram_submits_again_is_not_cancelled(account: Account, mark: Path) 
 
 def test_a_grid_job_whose_answer_may_still_be_taken_waits(account: Account) -> None:
     hold_back(account, UNIQID, 60)
+    assert account.places.withdrawn.stat().st_mode & 0o777 == 0o700
     accept(account)
     assert cancel_withdrawn(account) == {JOB}
     assert not account.database.grid_jobs.get(JOB).cancelled

@@ -1,5 +1,7 @@
 """What a cancelled grid job asks of the batch system, and what it may believe."""
 
+from dataclasses import replace
+
 import pytest
 
 from batch_adapters.adapter import Unreachable
@@ -51,8 +53,13 @@ def test_what_lives_again_while_ids_are_chosen_is_named_by_its_own(toy: ToySyste
 @pytest.mark.parametrize("state", [State.PENDING, State.ACTIVE, State.SUSPENDED], ids=lambda state: state.word)
 def test_whatever_lives_is_cancelled(toy: ToySystem, state: State) -> None:
     toy.add(["17"], state)
+    # The second is for systems where ids begin anew.
+    toy.change_adapter(cancel=replace(toy.adapter.cancel, argv=(*toy.adapter.cancel.argv, "{{ prefixes* }}")))
     cancel_local_jobs(toy.account, GRID_JOB)
-    assert toy.calls("cancel") == ["17"]
+    toy.now += 1
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.calls("cancel") == [f"17 {GRID_JOB}"] * 2
+    assert toy.job().cancel_asked == NOW, "it may have obeyed from then on"
 
 
 def test_an_array_of_the_same_id_of_earlier_days_does_not_count(toy: ToySystem) -> None:
@@ -62,13 +69,18 @@ def test_an_array_of_the_same_id_of_earlier_days_does_not_count(toy: ToySystem) 
     assert toy.calls("cancel") == ["17_2 17_1"]
 
 
-def test_what_was_never_submitted_fails(toy: ToySystem) -> None:
+def test_what_was_never_submitted_fails(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("jobmanager.database.local_jobs.AT_ONCE", 1)
+    caplog.set_level("INFO")
     toy.add([None, None], token=None)
     toy.database.grid_jobs.change(GRID_JOB, lambda job: job.cancel(NOW, "cancelled by ada"))
     cancel_local_jobs(toy.account, GRID_JOB)
     assert toy.states() == [State.FAILED] * 2
     assert (toy.job().outcome, toy.job().cause) == (Outcome.CANCELLED, Cause.CANCELLED_BY_US)
     assert toy.job().reason == "never submitted: the grid job was cancelled before"
+    assert f"{GRID_JOB} cancel: 2 never submitted, 0 asked to end" in caplog.messages
     assert toy.calls("find") == toy.calls("cancel") == []
     assert toy.database.grid_jobs.get(GRID_JOB).state is State.STAGE_OUT
 

@@ -1,5 +1,7 @@
 """A submission of which nobody knows what became of it: looked for everywhere, adopted, or never made."""
 
+from dataclasses import replace
+
 import pytest
 
 from batch_adapters.adapter import BatchError, Garbled, Unreachable
@@ -224,10 +226,11 @@ def test_of_an_array_that_is_only_partly_there_the_rest_is_looked_for_again_and_
 
 def test_of_a_submission_that_was_made_twice_the_eldest_stays(toy: ToySystem) -> None:
     toy.add([None, None])
+    toy.change_adapter(cancel=replace(toy.adapter.cancel, argv=(*toy.adapter.cancel.argv, "{{ prefixes* }}")))
     toy.answers("find", *(f"{array}_{index} R {TOKEN} -" for array in (10, 9) for index in (1, 2)))
     assert look(toy)
     assert toy.ids() == ["9_1", "9_2"]
-    assert toy.calls("cancel") == ["10_1 10_2"]
+    assert toy.calls("cancel") == [f"10_1 10_2 {GRID_JOB}"]
     assert toy.job(2).evidence() == [Evidence("us", "submitted twice: 10_2", NOW, "cancelled; 9_2 stays")]
 
 

@@ -141,7 +141,7 @@ class RateLimiter:
 
 
 def _describe(state: _State) -> str:
-    since, until = (time.strftime("%H:%M:%S", time.localtime(when)) for when in (state.since, state.next_try))
+    since, until = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when)) for when in (state.since, state.next_try))
     return f"no answer since {since}, asked again at {until}: {state.words}"
 
 

@@ -17,6 +17,7 @@ from batch_adapters.states import Cause, State
 from jobmanager import render_number
 from jobmanager.database.database import Database
 from jobmanager.database.local_job import LocalJob, Outcome
+from jobmanager.database.times import render_time
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
 from jobmanager.site.settings import EventSource
 from jobmanager.states.changes import change_in_parts, in_parts, is_recent
@@ -201,7 +202,7 @@ def _wait_for_history(late: Iterable[LocalJob], silence: BatchError) -> None:
         if job.outcome is Outcome.SUCCEEDED:
             raise Unreachable(f"waits for news of why {job.local_id} ended: {silence}") from silence
         if is_recent(job.ended_time or 0, now, _HISTORY_PATIENCE):
-            until = time.strftime("%H:%M:%S", time.localtime((job.ended_time or 0) + _HISTORY_PATIENCE))
+            until = render_time((job.ended_time or 0) + _HISTORY_PATIENCE)
             raise Unreachable(f"waits until {until} for news of why {job.local_id} ended: {silence}") from silence
     logger.info("why local jobs ended more than an hour ago is not known: %s", silence)
 

@@ -20,7 +20,7 @@ class Clock:
     """What the module takes for ``time``."""
 
     strftime = staticmethod(time.strftime)
-    localtime = staticmethod(time.localtime)
+    gmtime = staticmethod(time.gmtime)
 
     def __init__(self) -> None:
         self.now = START
@@ -227,7 +227,7 @@ def test_a_silence_is_told_with_its_beginning_and_its_last_words(clock: Clock, f
     outage = RateLimiter(file, 100).outage()
     assert outage is not None
     assert (outage.since, outage.words) == (START, "connection refused")
-    since = time.strftime("%H:%M:%S", time.localtime(START))
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(START))
     with pytest.raises(RateLimited, match=f"no answer since {since}, asked again at .*: connection refused"):
         limiter.acquire()
 

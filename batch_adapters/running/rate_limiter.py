@@ -63,7 +63,7 @@ class RateLimiter:
 
     def hurry(self, news: float) -> None:
         """Skip the pause if no command was run since the second ``news``, in which something happened."""
-        self._news = news
+        self._news = max(self._news, news)
 
     def acquire(self) -> None:
         """Wait until a command may be run, and count it.

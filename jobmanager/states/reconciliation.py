@@ -42,6 +42,8 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     :raises Unreachable, Garbled: nothing is known of the queue; ends that drivers recorded are still applied.
     """
     system = find_batch_system(account, name)
+    # It lives if its log goes on.
+    system.limiter.hurry(account.database.events.generator_time(name) or 0)
     # Read before the query, or what is submitted meanwhile would count as missing.
     known = account.database.local_jobs.list_open(name)
     asked = int(time.time())

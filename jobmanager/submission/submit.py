@@ -64,6 +64,8 @@ def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]
     """
     database = account.database
     system = find_batch_system(account, job.batch)
+    # It lives if its log goes on.
+    system.limiter.hurry(database.events.generator_time(job.batch) or 0)
     for intent in open_intents(database, job.job_id):
         if adopt(account, system, job.job_id, intent.token):
             continue

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,21 @@ def submit(toy: ToySystem, **request: object) -> None:
 
 def tokens(toy: ToySystem) -> list[str | None]:
     return [job.token for job in toy.database.local_jobs.all_of(GRID_JOB)]
+
+
+@pytest.mark.parametrize("log_goes_on", [False, True])
+def test_a_batch_system_that_was_silent_is_asked_again_as_soon_as_its_log_goes_on(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch, log_goes_on: bool
+) -> None:
+    toy.add([None], token=None)
+    toy.does("submit", COUNTING)
+    toy.falls_silent(monkeypatch)
+    toy.now += 30
+    with toy.database.transaction():
+        toy.database.events.put_generator_time("toy", toy.now - (1 if log_goes_on else 60))
+    with nullcontext() if log_goes_on else pytest.raises(RateLimited):
+        submit(toy)
+    assert len(toy.calls("submit")) == log_goes_on
 
 
 def test_local_jobs_go_in_arrays_whose_positions_are_told(toy: ToySystem) -> None:

@@ -192,6 +192,8 @@ SLURM = BatchAdapter(
         ),
         r"PENDING Nodes required for job are DOWN.*": "sinfo -R",
         r"PENDING (?:BadConstraints|Partition(?:Config|Down|Inactive|NodeLimit)|ReqNodeNotAvail.*"
+        # What an account may use in all has been used up.
+        r"|(?:Assoc|QOS)Grp(?!\w*Run)\w+Minutes(?:Limit)?"
         r"|(?:Assoc|QOS)Max\w+Per(?:Job(?:Limit)?|Node)|QOSMin\w+|MaxMemPerLimit"
         r"|Invalid(?:Account|QOS)|AccountNotAllowed|QOSNotAllowed)": "scontrol show job {id}",
         r"(?:SUSPENDED|STOPPED)(?: .*)?": "scontrol resume {id}, by an administrator",

@@ -48,6 +48,8 @@ class Context:
     missing: tuple[int, int] | None
     """In how many consecutive answers it was missing, and since when (seconds since 1970)."""
     driver: DriverStatus
+    problem: str | None = None
+    """What delays its grid job now."""
     now: BatchAnswer | None = None
     """What the queue shows about it, or about its token while it has no id; None if there was no query."""
     history: BatchAnswer | None = None
@@ -144,11 +146,13 @@ def _render_part(title: str, lines: Iterable[str]) -> str:
 def read_context(account: Account, database: Database, grid_job: str, job: LocalJob) -> tuple[Context, list[str]]:
     """The recorded context of a local job, and why the driver's record cannot be read (empty if it can)."""
     driver, complaint = _read_driver(account, grid_job, job)
+    whole = database.grid_jobs.get(grid_job)
     context = Context(
-        grid_job_has_ended=database.grid_jobs.get(grid_job).state.is_final,
+        grid_job_has_ended=whole.state.is_final,
         reconcile_interval=account.configuration.monitor.reconcile_interval,
         missing=database.events.missing(job.batch).get(str(job.local_id)),
         driver=driver,
+        problem=whole.problem,
     )
     return context, complaint
 
@@ -322,21 +326,22 @@ def _describe_status(status: LocalStatus) -> str:
 def render_verdict(job: LocalJob, context: Context) -> str:
     """The conclusion, and the evidence for it."""
     if job.local_id is None:
-        return _judge_unsubmitted(job, context.now)
+        return _judge_unsubmitted(job, context)
     if job.state.is_final:
         return _judge_end(job, context)
     return _judge_life(job, context)
 
 
-def _judge_unsubmitted(job: LocalJob, now: BatchAnswer | None) -> str:
+def _judge_unsubmitted(job: LocalJob, context: Context) -> str:
     if job.state.is_final:
         return f"{job.state.word}: {job.reason or 'it was never submitted'}."
     if job.token is None:
-        return "Not submitted: no submission of it is under way."
+        return f"Not submitted: {context.problem or 'no submission of it is under way'}."
     sentence = (
         f"In doubt: its submission as {job.token} was begun at {render_moment(job.intended)}, and what came of it"
         " is not written down yet"
     )
+    now = context.now
     if now is None:
         return f"{sentence}; what {job.batch} has under that name will be adopted."
     if now.problem:

@@ -43,7 +43,10 @@ TOO_LARGE = (
     "QOSMaxCpuPerNode",
     "QOSMinCpuNotSatisfied",
     "MaxMemPerLimit",
+    "AssocGrpCPUMinutesLimit",
+    "QOSGrpBillingMinutes",
 )
+FOR_A_WHILE = ("QOSMaxJobsPerUserLimit", "AssocMaxJobsLimit", "AssocGrpCpuLimit", "AssocGrpCPURunMinutesLimit")
 QUEUE_DISABLED = "qmod -e QUEUE, by an operator; not where a calendar has disabled it (D in qstat -f)"
 NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 
@@ -64,7 +67,7 @@ NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
         *[("slurm", "53_1", "PENDING", reason, "scontrol update JobId=53 TimeLimit=MINUTES") for reason in TOO_LONG],
         *[("slurm", "53", "PENDING", reason, "scontrol show job 53") for reason in TOO_LARGE],
         ("slurm", "53", "PENDING", NO_NODES, "sinfo -R"),
-        *[("slurm", "53", "PENDING", reason, "") for reason in ("QOSMaxJobsPerUserLimit", "AssocMaxJobsLimit")],
+        *[("slurm", "53", "PENDING", reason, "") for reason in FOR_A_WHILE],
         ("slurm", "53", "PENDING", "ReqNodeNotAvail, UnavailableNodes:n1", "scontrol show job 53"),
         ("slurm", "53", "PENDING", "Resources", ""),
         ("slurm", "53", "PENDING", "Priority", ""),

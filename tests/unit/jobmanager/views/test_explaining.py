@@ -482,7 +482,15 @@ def intended() -> LocalJob:
         ),
         pytest.param(lost, QUIET, ["Failed", "was lost", "the job manager"], id="lost"),
         pytest.param(never_submitted, QUIET, ["failed", "never submitted"], id="never submitted"),
-        pytest.param(lambda: LocalJob.new(1, "fake", None), QUIET, ["Not submitted"], id="not submitted"),
+        pytest.param(
+            lambda: LocalJob.new(1, "fake", None), QUIET, ["Not submitted: no submission of it"], id="not submitted"
+        ),
+        pytest.param(
+            lambda: LocalJob.new(1, "fake", None),
+            replace(QUIET, problem="submit: AssocMaxSubmitJobLimit"),
+            ["Not submitted: submit: AssocMaxSubmitJobLimit."],
+            id="what keeps it from being submitted",
+        ),
         pytest.param(intended, QUIET, ["In doubt", TOKEN, "adopted"], id="in doubt"),
         pytest.param(
             intended, replace(QUIET, now=BatchAnswer()), ["In doubt", "submitted again only"], id="in doubt, absent"

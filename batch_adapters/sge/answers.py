@@ -66,7 +66,7 @@ BLOCKS = {
     r"d\w*(?: .*)?": "qdel -f {id}, by a manager, if it stays so",
     r"\w*E\w*(?: .*)?": "qmod -cj {array}",
     r"h\w*[qw](?: .*)?": "qrls {array}",
-    r"R?q?w .* is disabled": "qmod -e QUEUE, by an operator; not where a calendar has disabled it (D in qstat -f)",
+    r"R?[qw]+ .* is disabled": "qmod -e QUEUE, by an operator; not where a calendar has disabled it (D in qstat -f)",
     r"[Rtr]*s\w*(?: .*)?": "qmod -usj {array}",
     # "qstat -f" shows a queue that was suspended by a person as s, by another queue as S, by a calendar as C.
     r"[Rtr]*S\w*(?: .*)?": "qmod -usq QUEUE, by an operator; not where another queue or a calendar has suspended it",

@@ -110,6 +110,7 @@ NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
         ("sge", "2.3", "dr", "", "qdel -f 2.3, by a manager, if it stays so"),
         ("sge", "2.3", "T", "", ""),
         ("sge", "2.3", "Rqw", 'queue instance "a@vm" dropped because it is disabled', QUEUE_DISABLED),
+        ("sge", "2.3", "Rq", 'queue instance "a@vm" dropped because it is disabled', QUEUE_DISABLED),
         ("sge", "2.3", "qw", "", ""),
         ("sge", "2.3", "tr", "", ""),
         ("lsf", "7[2]", "PSUSP", "", "bresume 7[2]"),

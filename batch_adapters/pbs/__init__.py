@@ -42,14 +42,17 @@ _REFUSED = Meaning(
     r"|Unknown resource|Illegal attribute or resource value|Job violates queue and/or server resource limits"
     r"|Job rejected by all possible destinations|Array job exceeds server or queue size limit|Bad [UG]ID for job"
     r"|Unauthorized Request|Access from host not allowed|Invalid Account|Undefined attribute|Resource invalid in"
-    r'|"-lresource=" cannot be used|Cannot have "place" without|Error \(15002\) submitting job'
+    r'|"-lresource=" cannot be used|Cannot be used with select or place|Cannot have "\w+" without|"min_walltime"'
+    r"|duplicated resource within|Cannot set attribute|cannot send environment|Error \(15002\) submitting job"
     r"|illegal -\w value|Job name is too long|invalid option|illegally formed destination"
     r"|[Rr]equested array size too large)",
     Answer.PERMANENT,
 )
+# What qsub itself finds wrong.
+_MISUSED = Meaning(2, r"(?m)^usage: qsub ", Answer.PERMANENT)
 # PBSE_HOOKERROR (15136, pbs_error.h): a queuejob hook said no, in words of its own, or failed. Nothing was queued.
 _HOOK = Meaning(32, r"\Aqsub: ", Answer.LATER)
-_SENT = (OK, _NOT_SENT, _DOWN, _LATER, _REFUSED)
+_SENT = (OK, _NOT_SENT, _DOWN, _LATER, _REFUSED, _MISUSED)
 _DENIED = Meaning(None, r"(?m)^q(?:del|stat): Unauthorized Request", Answer.PERMANENT)
 # Exit code 153; the second: 35, if the server keeps a history; the others: the job is just ending.
 _GONE = Meaning(

@@ -206,19 +206,23 @@ def _has_failed(stage: _Stage | None, exit_code: int) -> bool:
 def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes | Cause]]:
     """Who deleted which job, or that its dependency could not be met.
 
-    For waiting elements only the request is logged, perhaps one for many of them.
+    For waiting elements only the request is logged, perhaps one for many of them. A second deletion ends nothing.
     """
     from batch_adapters.adapter import Garbled, read_range  # no generator needs it
 
+    ended: set[bytes] = set()
     for requester, requested, local_id, user in _DELETION.findall(block):
+        if local_id in ended:
+            continue
         if local_id:
+            ended.add(local_id)
             yield local_id, user or Cause.REFUSED
         elif elements := _ELEMENTS.fullmatch(requested):
             number, numbers, rest = elements.groups()
             for part in numbers.decode().split(","):
                 with suppress(Garbled):
-                    for n in read_range(part):
-                        yield b"%b[%d]%b" % (number, n, rest), requester
+                    names = (b"%b[%d]%b" % (number, n, rest) for n in read_range(part))
+                    yield from ((name, requester) for name in names if name not in ended)
 
 
 _HOME = re.compile(r"^\s*(?:export\s+)?PBS_HOME\s*=\s*[\"']?([^\s\"'#]+)", re.MULTILINE)

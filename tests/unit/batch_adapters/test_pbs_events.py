@@ -144,6 +144,12 @@ def test_a_request_alone_deletes_elements_that_wait(requested: str, deleted: lis
     assert found == [(local_id.encode(), b"") for local_id in deleted]
 
 
+def test_who_deletes_what_is_being_deleted_has_not_ended_it() -> None:
+    again = line("delete job request received", "3[5-6].vm", "0080")
+    by = [line(f"Job to be deleted at request of {user}@vm", "3[5].vm") for user in ("root", "ann")]
+    assert list(read_deletions(b"".join((*by, again)))) == [(b"3[5].vm", b"root"), (b"3[6].vm", b"")]
+
+
 def test_starts_and_ends_agree_with_the_servers_own_accounting() -> None:
     found = set(read_events(b"".join(read_recording(*TRANSCRIPTS))))
     text = b"".join((RECORDED / name).read_bytes() for name in TRANSCRIPTS).decode(errors="replace")

@@ -67,7 +67,8 @@ class DriverPlan:
     has_site_files: bool = False
     """The sandbox contains files of the site, which programs only read."""
     carried: bool = False
-    """The batch system carries the sandbox to the host, and carries back what is in the folder ``results`` beside it.
+    """The batch system carries the sandbox to the host, and carries back what is in the folder ``results`` beside it,
+    and then what is in ``last``: the status file.
 
     If so, ``sandbox``, ``results`` and ``scratch_base`` are not used.
     """

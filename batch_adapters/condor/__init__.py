@@ -30,7 +30,7 @@ should_transfer_files = YES
 samgrid_table = $(Process) / {{ table_lines }}
 transfer_input_files = {{ spelt(driver) }}, {{ spelt(sandbox) }}/sandbox.tar, \
 {{ spelt(sandbox) }}/{{ token }}.$INT(samgrid_table){% for file in credentials %}, {{ spelt(file) }}{% endfor +%}
-transfer_output_files = results/
+transfer_output_files = results/, last/
 {% else %}
 arguments = "'{{ quoted(driver) }}' {{ token }}"
 should_transfer_files = NO

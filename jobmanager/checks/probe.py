@@ -53,7 +53,7 @@ def _prepare(system: BatchSystem, token: str, folder: Path, carried: bool) -> Su
     sandbox, results = folder / "sandbox", folder / "results"
     for made in (sandbox, results):
         made.mkdir(mode=0o700)
-    where = "mkdir -p results && cd results" if carried else f"cd -- {shlex.quote(str(results))}"
+    where = "mkdir -p results last && cd results" if carried else f"cd -- {shlex.quote(str(results))}"
     script = f"#!/bin/sh\numask 077\n{where} && uname -n >{_WRITTEN}.part && mv {_WRITTEN}.part {_WRITTEN}\n"
     # All files that a batch system may have to transfer.
     for name, text in (("driver.sh", script), ("sandbox.tar", ""), (f"{token}.0", "")):

@@ -72,7 +72,7 @@ def _find_files(values: Mapping[str, str], process: int) -> tuple[str, ...]:
     """What is carried to one process; ``$INT(NAME)`` is a whole number, of ``$(Process)`` divided by another."""
     if "transfer_input_files" not in values:
         return ()
-    want(values["transfer_output_files"] == "results/", "what is carried back")
+    want(values["transfer_output_files"] == "results/, last/", "what is carried back")
     divisor = values["samgrid_table"].removeprefix("$(Process) / ")
     listed = values["transfer_input_files"].replace("$INT(samgrid_table)", str(process // int(divisor)))
     return tuple(listed.split(", "))

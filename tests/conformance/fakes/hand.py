@@ -94,7 +94,8 @@ class Hand:
                 shutil.copy(path, folder)
             command = ["/bin/sh", Path(job.driver).name, job.token]
             done = subprocess.run(command, cwd=folder, env=environment, check=False, stdin=subprocess.DEVNULL)
-            shutil.copytree(Path(folder, "results"), results, dirs_exist_ok=True)
+            for carried in ("results", "last"):
+                shutil.copytree(Path(folder, carried), results, dirs_exist_ok=True)
         return done
 
     def _change_state(

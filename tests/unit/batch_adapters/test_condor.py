@@ -176,7 +176,7 @@ def test_where_files_are_carried_the_sandbox_goes_and_the_results_come_back() ->
         "samgrid_table = $(Process) / 100",
         "transfer_input_files = /s/sandbox/driver.sh, /s/sandbox/sandbox.tar,"
         " /s/sandbox/k3f9zq2m-1.$INT(samgrid_table)",
-        "transfer_output_files = results/",
+        "transfer_output_files = results/, last/",
     ]
     assert CONDOR.carries_files
 
@@ -185,7 +185,7 @@ def test_where_files_are_carried_credentials_are_too() -> None:
     credentials = ("/c/x509_user_proxy", "/c/$x/bearer_token_file")
     lines = describe(Submission(**{**asdict(SINGLE), "carried": True, "credentials": credentials}))
     assert lines[6].endswith(".$INT(samgrid_table), /c/x509_user_proxy, /c/$(DOLLAR)x/bearer_token_file")
-    assert lines[7] == "transfer_output_files = results/"
+    assert lines[7] == "transfer_output_files = results/, last/"
     shared = describe(Submission(**{**asdict(SINGLE), "credentials": credentials}))
     assert not [line for line in shared if "x509" in line]
 

@@ -342,6 +342,8 @@ class CarriedBench(Bench):
             argv, env=environment, check=False, capture_output=True, timeout=SECONDS, cwd=self.started_in
         )
         self.said = done.stderr
+        assert not [*self.results.glob("*.status")], "it would say that outputs are back which are not carried yet"
+        shutil.copytree(self.started_in / "last", self.results, dirs_exist_ok=True)
         return done.returncode
 
 
@@ -355,7 +357,7 @@ def test_where_files_are_carried_all_happens_where_the_driver_is_started(carried
     assert carried_bench.read("stdout").decode().startswith(f"{carried_bench.started_in}/samgrid.k3f9zq2m.")
     assert (carried_bench.read("stderr"), carried_bench.read("output/file")) == (b"oops\n", b"x\n")
     assert (carried_bench.status.exit_code, carried_bench.status.token) == (3, carried_bench.token)
-    left = ["driver.sh", f"{carried_bench.token}.0", "local-jobs", "results", "sandbox.tar"]
+    left = ["driver.sh", f"{carried_bench.token}.0", "last", "local-jobs", "results", "sandbox.tar"]
     assert sorted(path.name for path in carried_bench.started_in.iterdir()) == left
     assert carried_bench.said == b""
 

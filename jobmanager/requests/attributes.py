@@ -118,12 +118,13 @@ def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> tuple
     declared = {canonical_name(a.name): a for a in (*COMMON_ATTRIBUTES, *handler.attributes)}
     values: dict[str, Any] = {attribute.name: attribute.default for attribute in declared.values()}
     faults = []
+    unknown = []
     seen = set()
     for name, words in given:
         attribute = declared.get(find_name(name))
         seen.add(find_name(name))
         if attribute is None:
-            faults.append(_describe_unknown(name, handler))
+            unknown.append(name)
             continue
         try:
             values[attribute.name] = attribute.read(words, folder)
@@ -131,7 +132,7 @@ def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> tuple
             faults.append(f"{attribute.name} {error}")
     missing = [attribute for name, attribute in declared.items() if attribute.required and name not in seen]
     faults += [f"{attribute.name} is missing: {attribute.doc} ({attribute.describe()})" for attribute in missing]
-    return values, faults
+    return values, faults + _describe_unknown(unknown, handler)
 
 
 def read_site_values(handler: type[JobAdapter], table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -150,10 +151,11 @@ def _read_loosely(attribute: Attribute, value: object) -> Any:
     return attribute.read([str(word) for word in value] if isinstance(value, list) else [str(value)])
 
 
-def _describe_unknown(name: str, handler: type[JobAdapter]) -> str:
+def _describe_unknown(names: Iterable[str], handler: type[JobAdapter]) -> list[str]:
+    """A sentence for each name; the known ones are listed once, at the end, because GRAM cuts long messages."""
     known = [attribute.name for attribute in (*handler.attributes, *COMMON_ATTRIBUTES)]
-    meant = suggest(name, known)
-    return f'unknown attribute "{name}" for job type {handler.jobType}{meant}; known are {", ".join(known)}'
+    faults = [f'unknown attribute "{name}" for job type {handler.jobType}{suggest(name, known)}' for name in names]
+    return [*faults[:-1], f"{faults[-1]}; known are {', '.join(known)}"] if faults else []
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -141,6 +141,10 @@ def test_an_unknown_job_type_lists_the_known_ones() -> None:
 def test_a_mistyped_word_is_answered_with_what_may_have_been_meant() -> None:
     _, faults = read_request(given(samgrid_type="reco", dataset="x", max_walltim="5"), Reco, Path("/"))
     assert 'unknown attribute "max_walltim" for job type reco (did you mean max_wall_time?); known are' in faults[0]
+    # GRAM's clients see the beginning of a long message: no list stands before another fault.
+    _, faults = read_request(given(samgrid_type="reco", max_walltim="5", colour="red", cores="x"), Reco, Path("/"))
+    assert [fault.split()[0] for fault in faults] == ["cores", "dataset", "unknown", "unknown"]
+    assert [fault.count("known are") for fault in faults] == [0, 0, 0, 1]
     with pytest.raises(HandlerError, match=r'"Comand" \(did you mean command\?\): known are '):
         find_job_type("Comand", ())
 

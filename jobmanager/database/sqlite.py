@@ -1,5 +1,6 @@
 """An account's SQLite file: transactions, tables defined by column maps, errors with file and cause, the quarantine."""
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -104,10 +105,26 @@ class Table:
         return itemgetter(*(places.index(name) for name in (*self.key, *self.settled)))
 
 
+def _is_read_only(path: Path) -> bool:
+    """True for a file on a read-only file system: after a fault some are, and do not say so of themselves.
+
+    Any other file becomes its owner's alone.
+    """
+    try:
+        path.chmod(0o600)
+    except FileNotFoundError:
+        return bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return True
+    return False
+
+
 def _open_unwritable(path: Path) -> sqlite3.Connection:
     """Open a file on a read-only file system, with the content of its write-ahead log, if there is one."""
     log = path.with_name(f"{path.name}-wal")
-    mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+    mode = "mode=ro&readonly_shm=1" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
     return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", timeout=60, isolation_level=None, uri=True)
 
 
@@ -165,7 +182,7 @@ class Store:
                 self._is_writable = True
                 self._connection = _open_copy(path)
                 return
-            self._is_writable = path is None or not os.statvfs(path.parent).f_flag & os.ST_RDONLY
+            self._is_writable = path is None or not _is_read_only(path)
             if path is not None and not self._is_writable:
                 self._connection = _open_unwritable(path)
                 return
@@ -253,7 +270,8 @@ class Store:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise DatabaseError(f"job database {self.path}: {render_error(error)}") from error
+            why = render_error(error).removeprefix(f"{self.path}: ")
+            raise DatabaseError(f"job database {self.path}: {why}") from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

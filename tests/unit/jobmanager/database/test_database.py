@@ -1,5 +1,6 @@
 """The XML job database: what is committed, is there; what is not valid, never gets in."""
 
+import errno
 import logging
 import os
 import resource
@@ -61,6 +62,21 @@ def submit(database: Database, job_id: str, count: int) -> None:
 
 def test_the_file_is_for_its_owner_alone(database: Database, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "jobs.db").stat().st_mode) == 0o600
+
+
+def test_a_file_system_that_takes_nothing_after_a_fault_is_read_without_saying_that_it_is_read_only(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(database, "aaaaaaaa")
+
+    def refuse(path: Path, mode: int) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with closing(Database(tmp_path / "jobs.db")) as read:
+        assert [job.id for job in read.grid_jobs.list_open()] == ["aaaaaaaa"]
+        with pytest.raises(DatabaseError, match=r"jobs\.db: attempt to write a readonly database"):
+            read.check_room()
 
 
 def test_what_another_host_writes_is_read_from_a_copy_and_never_written(database: Database, tmp_path: Path) -> None:

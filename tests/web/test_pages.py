@@ -124,6 +124,13 @@ def test_a_lost_connection_is_said_and_found_again(page: Page, samgrid: Samgrid)
         expect(note).to_be_hidden()
 
 
+BROKEN_WORDS = """() => [...document.querySelectorAll(".scrolls td")].filter(cell => {
+  const words = document.createRange();
+  words.selectNodeContents(cell);
+  return !cell.textContent.includes(" ") && words.getBoundingClientRect().height > 30;
+}).map(cell => cell.textContent)"""
+
+
 def test_a_query_is_asked_and_answered(page: Page, site: Serving, database: Database) -> None:
     add_production(database, JOB, 30, time.time())
     page.goto(f"{site.address}/query")
@@ -131,8 +138,14 @@ def test_a_query_is_asked_and_answered(page: Page, site: Serving, database: Data
     page.get_by_role("button", name="Ask").click()
     done = sum(line.state is State.DONE for line in database.local_jobs.lines(JOB))
     expect(page.locator("pre")).to_have_text(f"{done}\n")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.get_by_label("Expression").fill("//local-job")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator(".scrolls td")).not_to_have_count(0)
+    assert page.evaluate(BROKEN_WORDS) == []
     page.get_by_label("Expression").fill("//local-job[")
     page.get_by_role("button", name="Ask").click()
+    expect(page.get_by_role("heading", name="For example")).to_be_visible()
     expect(page.get_by_role("alert")).to_contain_text("//local-job[")
 
 

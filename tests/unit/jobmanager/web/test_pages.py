@@ -614,7 +614,7 @@ def test_an_answer_with_attributes_is_a_table(client: TestClient, account: Accou
     question = urlencode({"q": "//local-job[@host='wn1' and @cause]"})
     page = html.fromstring(client.get(f"/query?{question}").text)
     heading = [str(cell.text) for cell in page.findall(".//thead//th")]
-    rows = [[str(cell.text or "") for cell in row] for row in page.findall(".//tbody/tr")]
+    rows = [["".join(map(str, cell.itertext())) for cell in row] for row in page.findall(".//tbody/tr")]
     assert [(row[heading.index("host")], row[heading.index("cause")]) for row in rows] == [("wn1", "exit-code")]
 
 

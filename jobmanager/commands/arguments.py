@@ -1,6 +1,7 @@
 """How each module of commands declares what it has, and what arguments of several commands mean."""
 
 import argparse
+import os
 import re
 import time
 from collections.abc import Callable
@@ -42,9 +43,10 @@ def declare_choice(command: argparse.ArgumentParser) -> None:
     """What grid jobs are chosen by: ids, and options which they must fit all."""
     from jobmanager.database.database import STANDINGS
 
-    command.add_argument("id", metavar="ID", nargs="*", help=f"{JOB_HELP}; may be repeated; or select by options")
+    ids_help = f"{JOB_HELP}; may be repeated; or select by options"
+    command.add_argument("id", metavar="ID", nargs="*", type=read_name, help=ids_help)
     name_help = "all grid jobs with this name; * and ? as in the shell"
-    command.add_argument("--name", metavar="PATTERN", help=name_help)
+    command.add_argument("--name", metavar="PATTERN", type=read_name, help=name_help)
     command.add_argument("--type", metavar="TYPE", help="grid jobs of this job type")
     states = ", ".join(STANDINGS)
     command.add_argument("--state", metavar="STATE", choices=STANDINGS, help=f"grid jobs in this state: {states}")
@@ -86,6 +88,17 @@ def open_account_of(options: argparse.Namespace, to_change: bool = True) -> "Acc
 
     may_change = to_change or not account_of(options).refusal
     return open_account(options.state_dir, create=may_change)
+
+
+def read_name(text: str) -> str:
+    """An id or a name as it was typed: not in UTF-8, as our programs take it, where the terminal has other letters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        from locale import getencoding
+
+        return os.fsencode(text).decode(getencoding(), "surrogateescape")
+    return text
 
 
 def read_time(text: str) -> float:

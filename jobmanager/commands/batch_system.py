@@ -5,7 +5,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import AddCommand, CommandError, account_of, argument, open_account_of, read_seconds
+from jobmanager.commands.arguments import (
+    AddCommand,
+    CommandError,
+    account_of,
+    argument,
+    open_account_of,
+    read_name,
+    read_seconds,
+)
 
 if TYPE_CHECKING:
     from jobmanager.site.account import Account
@@ -33,7 +41,7 @@ Each line is ok, warning or FAULT, followed by what to do. Exit status: 0 no fau
 def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
     which = "the batch system's id, or grid job and number from 1"
-    local_job = argument("job", metavar="LOCALID|ID/NUMBER", help=which)
+    local_job = argument("job", metavar="LOCALID|ID/NUMBER", type=read_name, help=which)
     no_ask = argument("--no-ask", dest="ask", action="store_false", help="run no command of the batch system")
     add("explain", explain, "Explain a local job's state, with the evidence for it.", EXPLAIN_HELP, local_job, no_ask)
     tokens = argument("tokens", metavar="TOKEN", nargs="*", help="only those of this submission")

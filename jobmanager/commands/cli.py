@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobmanager import UserError, render_error
 from jobmanager.commands import accounting, batch_system, grid_jobs, query, service
-from jobmanager.commands.arguments import Declare, Run, account_of
+from jobmanager.commands.arguments import Declare, Run, account_of, read_name
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -110,7 +110,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     options, unknown = parser.parse_known_args(argv)
     if isinstance(ids := getattr(options, "id", None), list) and not any(word.startswith("-") for word in unknown):
         # argparse takes those on one side of an option only; its own way out knows neither "--" nor doctor's choices.
-        ids += unknown
+        ids += map(read_name, unknown)
         return options
     if unknown:
         command = commands[options.command]

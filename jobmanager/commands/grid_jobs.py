@@ -19,6 +19,7 @@ from jobmanager.commands.arguments import (
     find_grid_jobs,
     open_account_of,
     read_choice,
+    read_name,
     read_time,
 )
 
@@ -77,7 +78,7 @@ def add_commands(add: AddCommand) -> None:
         argument(
             "file", metavar="FILE", help='request in RSL, or an old job description file; "-" reads standard input'
         ),
-        argument("--name", metavar="NAME", help="name of the grid job, in place of the request's name"),
+        argument("--name", metavar="NAME", type=read_name, help="name of the grid job, in place of the request's name"),
     )
     dry_run = argument("--dry-run", action="store_true", help="only show the local jobs' command lines")
     add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP, *file, dry_run)

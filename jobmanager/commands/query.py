@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jobmanager import render_number
-from jobmanager.commands.arguments import JOB_HELP, AddCommand, account_of, argument, read_seconds
+from jobmanager.commands.arguments import JOB_HELP, AddCommand, account_of, argument, read_name, read_seconds
 
 QUERY_HELP = """\
 The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per local job inside. Examples:
@@ -34,7 +34,7 @@ def add_commands(add: AddCommand) -> None:
 
 def _declare_query(command: argparse.ArgumentParser) -> None:
     command.add_argument("expression", metavar="EXPRESSION")
-    command.add_argument("--job", metavar="ID", help=f"look only at {JOB_HELP}")
+    command.add_argument("--job", metavar="ID", type=read_name, help=f"look only at {JOB_HELP}")
     command.add_argument("--xquery", action="store_true", help="EXPRESSION is XQuery 3.1, or XPath 3.1: needs saxonche")
     formats = ("text", "table", "xml")
     command.add_argument("--format", choices=formats, default="text", help="what to print (default: text)")

@@ -13,6 +13,7 @@ from jobmanager.commands.arguments import (
     account_of,
     argument,
     open_account_of,
+    read_name,
     read_seconds,
 )
 
@@ -174,7 +175,7 @@ def add_commands(add: AddCommand) -> None:
     add("check-handler", check_handler, doc, CHECK_HELP, _declare_check)
     add("config", config, "Print every configuration value and where it came from.", CONFIG_HELP)
     doc = "Try the notification command on a grid job."
-    add("notify", notify, doc, NOTIFY_HELP, argument("id", metavar="ID", help=JOB_HELP))
+    add("notify", notify, doc, NOTIFY_HELP, argument("id", metavar="ID", type=read_name, help=JOB_HELP))
     add("repair", repair, "Repair a damaged job database, as far as possible.", REPAIR_HELP)
     file = argument("file", metavar="FILE", type=Path, help="the tar file to be written")
     add("backup", backup, "Write the account's state into one file, while everything runs.", BACKUP_HELP, file)

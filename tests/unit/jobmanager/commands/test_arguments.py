@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from jobmanager.commands.arguments import read_since
+from jobmanager.commands.arguments import read_name, read_since
 from jobmanager.commands.cli import make_whole_parser
 from tests.forked_samgrid import ROOT
 
@@ -29,6 +29,24 @@ NOW = 1795340232.0
 )
 def test_a_day_a_time_or_so_long_ago(text: str, second: float) -> None:
     assert read_since(text, NOW) == second
+
+
+@pytest.mark.parametrize(
+    ("typed", "encoding", "name"),
+    [
+        (b"caf\xe9", "ISO-8859-1", "café"),
+        ("café".encode(), "ISO-8859-1", "café"),
+        ("café".encode(), "UTF-8", "café"),
+        (b"caf\xe9", "UTF-8", "caf\udce9"),
+        (b"caf\xe9", "ANSI_X3.4-1968", "caf\udce9"),
+    ],
+)
+def test_a_name_is_in_the_letters_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, typed: bytes, encoding: str, name: str
+) -> None:
+    monkeypatch.setattr("locale.getencoding", lambda: encoding)
+    options = make_whole_parser().parse_args(["submit", "--name", typed.decode(errors="surrogateescape"), "-"])
+    assert options.name == read_name(options.name) == name
 
 
 @pytest.mark.parametrize(

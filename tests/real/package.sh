@@ -67,7 +67,7 @@ check_installed() {
     for path in /usr/share/man/man1/samgrid.1.gz /usr/share/bash-completion/completions/samgrid \
         /usr/share/zsh/vendor-completions/_samgrid /usr/share/fish/vendor_completions.d/samgrid.fish \
         /lib/systemd/system/samgrid-scheduler-event-generator@.service /usr/lib/tmpfiles.d/jobmanager-samgrid.conf \
-        /usr/share/doc/jobmanager-samgrid/event-files.md /var/lib/samgrid; do
+        /usr/share/doc/jobmanager-samgrid/event-files.md /usr/share/doc/jobmanager-samgrid/grafana.json /var/lib/samgrid; do
         inside test -e "$path" || fail "there is no $path"
     done
     inside getent passwd samgrid-events >/dev/null || fail "there is no account samgrid-events"

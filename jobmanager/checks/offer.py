@@ -149,7 +149,7 @@ def send_classad(pool: str, ad: str) -> None:
     # With UDP it would end with 0 even if nobody listens.
     done = run_question(["condor_advertise", "-pool", pool, "-tcp", "UPDATE_AD_GENERIC", "-"], _SEND_TIME, stdin=ad)
     if done.exit_code is None:
-        raise Unreachable(f"condor_advertise: {done.stderr}")
+        raise Unreachable(done.stderr)
     if done.exit_code != 0:
         raise Refused(f"condor_advertise: {' '.join((done.stderr or done.stdout).split())[-300:]}")
 

@@ -212,6 +212,8 @@ def test_what_is_not_there_is_said(shared: Path) -> None:
     for wait in (job.wait, partial(query, "1")):
         with pytest.raises(ValueError, match="timeout is a number of seconds, not '3'"):
             wait(timeout=cast("int", "3"))
+    with pytest.raises(ValueError, match="not 60: say timeout=60 for a limit"):
+        job.wait(cast("None", 60))
     with pytest.raises(ValueError, match="there is no state 'runing': it is one of pending, active"):
         grid_jobs(state="runing")
     for since in ("yesterday", 7):

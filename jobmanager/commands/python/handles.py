@@ -66,6 +66,8 @@ class JobHandle:
         from jobmanager.commands.python.notebook import show_progress
         from jobmanager.views.watching import follow_grid_job
 
+        if callback is not None and not callable(callback):
+            raise BadArgument(f"wait calls a function with each status, not {callback!r}: say timeout=60 for a limit")
         _check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         last: JobStatus | None = None

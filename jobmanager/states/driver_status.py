@@ -5,12 +5,12 @@ import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from batch_adapters.states import Event
-from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
-from jobmanager.states.changes import change_local_jobs, same_runs
+from jobmanager.states.changes import Run, change_local_jobs, same_runs
 from jobmanager.states.transitions import apply_driver_status
 from sandbox.status import DriverStatus, fetch_status, render_stem
 
@@ -18,6 +18,12 @@ _NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO)
 """Errors when something that is no regular file (a pipe, a link, a socket) is opened."""
 MOST_AT_ONCE = 2000
 """Status files that are checked each time: each check is a query of the network file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    index: int
+    local_id: str
 
 
 class ProgressReader:
@@ -46,8 +52,8 @@ class ProgressReader:
 
     def read_grid_job(self, grid_job: str) -> None:
         """Apply the status files of a grid job's running local jobs that have changed."""
-        database = self._account.database
-        running = database.local_jobs.running_ids(grid_job, self._read_up_to.pop(grid_job, 0), self._left)
+        after = self._read_up_to.pop(grid_job, 0)
+        running = self._account.database.local_jobs.running_ids(grid_job, after, self._left)
         self._left -= len(running)
         if self._left == 0:
             self._read_up_to[grid_job] = max(running)
@@ -58,9 +64,7 @@ class ProgressReader:
         seen = self._seen.setdefault(grid_job, {})
         changed = [index for index, stamp in stamps.items() if stamp != seen.get(index)]
         if changed:
-            reconcile_with_drivers(
-                self._account, grid_job, [database.local_jobs.get(grid_job, index) for index in changed]
-            )
+            reconcile_with_drivers(self._account, grid_job, [_Running(index, running[index]) for index in changed])
         seen.update((index, stamps[index]) for index in changed)
 
     def forget_all_but(self, grid_jobs: Collection[str]) -> None:
@@ -77,7 +81,7 @@ def _stamp(file: str) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def reconcile_with_drivers(account: Account, grid_job: str, jobs: Iterable[LocalJob]) -> None:
+def reconcile_with_drivers(account: Account, grid_job: str, jobs: Iterable[Run]) -> None:
     """Apply the drivers' status files to the current documents of these local jobs."""
     known = [job for job in jobs if job.local_id]
     now = time.time()

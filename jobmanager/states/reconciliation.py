@@ -184,9 +184,8 @@ def _count_answers(
 
 
 def _read_drivers(account: Account, keys: Iterable[LiveJob]) -> None:
-    for grid_job, of_grid_job in _by_grid_job(keys).items():
-        jobs = [account.database.local_jobs.get(grid_job, key.index) for key in of_grid_job]
-        reconcile_with_drivers(account, grid_job, jobs)
+    for grid_job, known in _by_grid_job(keys).items():
+        reconcile_with_drivers(account, grid_job, known)
 
 
 def _by_grid_job(keys: Iterable[LiveJob]) -> dict[str, list[LiveJob]]:

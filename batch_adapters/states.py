@@ -23,7 +23,7 @@ class State(enum.IntEnum):
         """The state in XML and for people: ``stage-in``, ``done``."""
         return self.name.lower().replace("_", "-")
 
-    @property
+    @cached_property
     def is_final(self) -> bool:
         """True for DONE and FAILED."""
         return self in (State.DONE, State.FAILED)

@@ -95,13 +95,14 @@ class Field(Generic[T]):
     """An XML attribute of a document's root, or of one of its children, as a Python value; setting None removes it."""
 
     def __init__(self, kind: "AttributeType[T]", name: str, absent: object, child: str) -> None:
-        self._kind, self._name, self._absent, self._child = kind, name, absent, child
+        self._read, self._render = kind.read, kind.render
+        self._name, self._absent, self._child = name, absent, child
 
     def __get__(self, document: "Document", owner: object = None) -> T:
         element = document.element.find(self._child) if self._child else document.element
         text = None if element is None else element.get(self._name)
         if text is not None:
-            return self._kind.read(text)
+            return self._read(text)
         if self._absent is _NONE:
             raise InvalidDocument(f"{document.tag} {document.element.attrib} has no attribute {self._name}")
         return self._absent  # type: ignore[return-value]
@@ -111,7 +112,7 @@ class Field(Generic[T]):
         if value is not None:
             if element is None:
                 raise InvalidDocument(f"{document.tag} {document.element.attrib} has no {self._child}")
-            element.set(self._name, self._kind.render(value))
+            element.set(self._name, self._render(value))
         elif element is not None:
             element.attrib.pop(self._name, "")
 

@@ -150,15 +150,16 @@ class _Changes:
             # Half a change must not be written.
             self._forget(key)
             raise
-        if before.is_final and not job.state.is_final and key[0] not in self._open:
+        after = job.state
+        if before.is_final and not after.is_final and key[0] not in self._open:
             # Its outputs are gathered: what runs once more nobody wants, and `reconciliation` cancels it.
             logger.info("%s is over, but %s was queued again: nothing changes", key[0], job.local_id)
             self._forget(key)
             return
         if has_changed:
             self._changed.add(key)
-        if job.state is not before:
-            self._entered.setdefault((key[0], job.state), []).append(str(job.local_id))
+        if after is not before:
+            self._entered.setdefault((key[0], after), []).append(str(job.local_id))
 
     def _forget(self, key: tuple[str, int]) -> None:
         self._changed.discard(key)

@@ -236,9 +236,12 @@ def test_a_clean_end_that_the_log_calls_a_failure_is_asked_about(driver_is_first
     job.register("17", "", 2)
     if driver_is_first:
         apply_driver_status(job, CLEAN, 20)
+        assert not needs_batch_cause(job)
+        assert not may_have_been_deleted(job)
     apply_event(job, Event(10, "17", State.FAILED, 1))
     apply_driver_status(job, CLEAN, 20)
     assert needs_batch_cause(job)
+    assert may_have_been_deleted(job)
 
 
 @pytest.mark.parametrize("driver_is_first", [False, True])

@@ -258,11 +258,11 @@ def test_it_can_be_removed_with_what_runs_of_it(
     account: Account, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     cancelled: list[str] = []
-    monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids, *prefixes: cancelled.extend(ids))
+    monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids, *prefixes: cancelled.extend([*ids, *prefixes]))
     damage(account.database, table)
     do_task(account, Task.COLLECT, SICK)
     assert run(account, "remove", SICK) == 0
-    assert cancelled == [f"{SICK}-1.1", f"{SICK}-1.2"]
+    assert cancelled == [f"{SICK}-1.1", f"{SICK}-1.2", SICK]
     assert [row.id for row in account.database.grid_jobs.overview()] == [WELL]
     assert not account.database.quarantine.list()
 
@@ -280,16 +280,16 @@ def test_others_can_be_removed_and_cancelled(account: Account) -> None:
 
 def test_a_cancel_ends_what_the_index_knows(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled: list[str] = []
-    monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids, *prefixes: cancelled.extend(ids))
+    monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids, *prefixes: cancelled.extend([*ids, *prefixes]))
     request_cancel(account.database, SICK, "cancelled by ada")
     damage(account.database, "local_job")
     cancel_local_jobs(account, SICK)
-    assert cancelled == [f"{SICK}-1.1", f"{SICK}-1.2"]
+    assert cancelled == [f"{SICK}-1.1", f"{SICK}-1.2", SICK]
     assert list(account.database.quarantine.list()) == [SICK]
     damage(account.database, "grid_job")
     with pytest.raises(DamagedDocument):
         cancel_local_jobs(account, SICK)
-    assert cancelled == 2 * [f"{SICK}-1.1", f"{SICK}-1.2"]
+    assert cancelled == 2 * [f"{SICK}-1.1", f"{SICK}-1.2", SICK]
 
 
 def test_who_waits_for_it_hears_why(account: Account, monitor: Monitor, started: object) -> None:

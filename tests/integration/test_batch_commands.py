@@ -56,7 +56,7 @@ def test_explain_shows_evidence_and_verdict(finished: tuple[Samgrid, str]) -> No
     done = samgrid("explain", f"{job_id}-1.2")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^state +done\noutcome +failed\ncause +exit-code\nexit code +1$", done.stdout, re.MULTILINE)
-    assert re.search(r"^  \S+[+-]\d\d:\d\d  (log  +done 1|driver  +end, exit code 1)  +→ done$", done.stdout, re.M)
+    assert re.search(r"^  \S+Z  (log  +done 1|driver  +end, exit code 1)  +→ done$", done.stdout, re.M)
     assert re.search(r"^fork now:\n  \S+ ended \(done\), exit code 1", done.stdout, re.MULTILINE)
     assert re.search(r"^verdict:\n  Failed, .* exit code 1; its outputs are back", done.stdout, re.MULTILINE)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -31,11 +32,11 @@ from jobmanager.web.pages.query import read_query_page
 from jobmanager.web.reading import (
     TAIL,
     ReadOnlyDatabase,
-    VersionReader,
     find_size,
     open_file,
     open_read_only,
     read_chunks,
+    read_version,
 )
 from jobmanager.web.rendering import Templates
 
@@ -67,7 +68,7 @@ class Pages:
         self._queries = threading.BoundedSemaphore(_MOST_QUERIES)
         static = Path(__file__).with_name("static")
         self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.suffix in _MEDIA_TYPES}
-        self.changes = Changes(VersionReader(account))
+        self.changes = Changes(functools.partial(read_version, account))
 
     def overview(self, request: Request) -> Response:
         with open_read_only(self._account) as database:

@@ -1,9 +1,10 @@
 """Read-only access of the pages to the job database and to files of grid jobs; no link is followed."""
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -12,12 +13,12 @@ from jobmanager.database.database import Choice, Database
 from jobmanager.database.grid_jobs import COUNT_BLOCKED
 from jobmanager.site.account import Account
 from jobmanager.web.live import Mark
-from sandbox.files import open_unlinked, read_regular
+from sandbox.files import open_unlinked
 
 HOUR, DAY = 3600, 86400
 """Seconds."""
-_INDEX_HEADER = 48
-"""Bytes."""
+_SETTLE_TIME = 2.0
+"""Seconds from the last byte in the log until its commit can be seen."""
 _TOTALS = """
 SELECT 'type', type, 0 FROM (SELECT DISTINCT type FROM grid_job ORDER BY 1 LIMIT 200)
 UNION ALL SELECT 'owner', owner, 0 FROM (SELECT DISTINCT owner FROM grid_job ORDER BY 1 LIMIT 200)
@@ -93,28 +94,17 @@ def open_read_only(account: Account) -> "closing[ReadOnlyDatabase]":
     return closing(ReadOnlyDatabase(account))
 
 
-class VersionReader:
-    """Shows whether anything was committed; the database may be made meanwhile.
-
-    A connection that stays open would go on with files that somebody has removed or replaced, and so would all others
-    of this process.
-    """
-
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        self._index = b""
-
-    def __call__(self) -> tuple[object, ...]:
-        """A value that changes after every commit; empty without a database, or where another host writes it."""
-        file = self._account.places.database
-        if self._account.refusal or not file.exists():
-            return ()
-        # A commit changes the header of the write-ahead log's index (sqlite.org/walformat.html); the last connection
-        # removes the index, and then it has changed the file.
-        with suppress(OSError):
-            self._index = read_regular(file.with_name(f"{file.name}-shm"), _INDEX_HEADER) or self._index
-        status = file.stat()
-        return self._index, status.st_ino, status.st_size, status.st_mtime_ns
+def read_version(account: Account) -> tuple[object, ...]:
+    """A value that changes after every commit; empty without a database, or where another host writes it."""
+    file = account.places.database
+    if account.refusal or not file.exists():
+        return ()
+    # A connection that stays open would go on with files that somebody has removed or replaced. Nor may one of them be
+    # opened and closed: that ends all locks which this process has on it (sqlite.org/howtocorrupt.html, 2.2).
+    files = [path.stat() for path in (file, file.with_name(f"{file.name}-wal")) if path.exists()]
+    # What is in the log is committed a little later: whoever looked between must look again.
+    is_settled = time.time() - max(status.st_mtime for status in files) > _SETTLE_TIME
+    return (*((status.st_ino, status.st_size, status.st_mtime_ns) for status in files), is_settled)
 
 
 TAIL = 256 * 1024

@@ -81,8 +81,7 @@ def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) 
     if status.state is None or asked < job.event_time:
         return False
     state = find_state(status, job.state)
-    if status.cause is Cause.MEMORY_LIMIT and job.earlier_run is not None:
-        # Its driver saw an end, and would end the same way, though a child of the program may have been killed.
+    if _is_held_at_its_end(job, status):
         state = State.FAILED
     if state is job.state:
         return _put_wait_reason(job, status, asked, source)
@@ -96,6 +95,15 @@ def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) 
         _put_wait_reason(job, status, asked, source)
     job.queue_time = asked
     return True
+
+
+def _is_held_at_its_end(job: LocalJob, status: "LocalStatus") -> bool:
+    """True if a local job is held for its memory whose driver saw an end, and would end the same way again.
+
+    A child of the program may have been killed. The log may have told since that the job was queued again.
+    """
+    saw_end = job.driver == "ended" or job.earlier_run == f"{job.run} {job.pid}"
+    return status.cause is Cause.MEMORY_LIMIT and saw_end
 
 
 def note_batch_end(job: LocalJob, status: "LocalStatus") -> bool:
@@ -140,10 +148,10 @@ def _put_wait_reason(job: LocalJob, status: "LocalStatus", asked: int, source: s
 
 
 def reopen(job: LocalJob, status: "LocalStatus", asked: int) -> bool:
-    """Undo the end of a local job that the batch system shows alive; False if it has not ended."""
+    """Undo the end of a local job that the batch system shows alive; False if there is nothing to undo."""
     if status.state is None or status.state.is_final:
         raise ValueError(f"{status.native_state} is not alive")
-    if not job.state.is_final:
+    if not job.state.is_final or _is_held_at_its_end(job, status):
         return False
     verdict = f"not over: {status.state.word}"
     job.put_evidence(Evidence("queue", status.native_state, asked, verdict, status.state))

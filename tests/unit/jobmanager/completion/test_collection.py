@@ -31,6 +31,7 @@ from jobmanager.requests.job_types import TooLong
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import reconcile_with_drivers, status_file
+from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.states.registration import apply_events
 from jobmanager.views.grid_jobs import render_output
 from sandbox.files import TarLimits, remove_folder
@@ -76,6 +77,41 @@ def test_what_the_queue_shows_alive_is_revived_and_not_collected(
     assert toy.states() == [alive or State.DONE]
     assert toy.account.places.output(GRID_JOB).exists() is (alive is None)
     assert state_of(toy) is (alive or State.FAILED)
+
+
+CLEAN, TOLD = ["exit 0", f"end {NOW}"], [f"caught TERM {NOW}", "exit 143", f"end {NOW}"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "events", "later_run", "is_over"),
+    [
+        pytest.param(CLEAN, [State.SUSPENDED], [], True, id="a clean end"),
+        pytest.param(TOLD, [State.SUSPENDED], [], True, id="told to end"),
+        pytest.param(CLEAN, [State.PENDING, State.SUSPENDED], [], True, id="a clean end, then queued again"),
+        pytest.param(TOLD, [State.PENDING, State.SUSPENDED], [], True, id="told to end, then queued again"),
+        pytest.param(TOLD, [State.PENDING, State.SUSPENDED], [f"start {NOW + 2}"], False, id="then run again"),
+    ],
+)
+def test_what_is_held_for_its_memory_is_over_if_its_driver_saw_the_end(
+    toy: ToySystem, driver: list[str], events: list[State], later_run: list[str], is_over: bool
+) -> None:
+    toy.change_adapter(causes={"S": Cause.MEMORY_LIMIT}, blocks={"S": "toy release {id}"})
+    toy.add(["17"], State.ACTIVE)
+    toy.drives("17", f"start {NOW}", *driver)
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    toy.now += 5
+    apply_events(toy.database, "toy", [Event(toy.now, "17", state) for state in events])
+    toy.drives("17", *(later_run or [f"start {NOW}", *driver]))
+    toy.answers("queue", f"17 S {TOKEN} -")
+    toy.answers("find", f"17 S {TOKEN} -")
+    for _ in range(2):
+        toy.now += LAG
+        reconcile_batch_system(toy.account, "toy")
+        if toy.job().state.is_final:
+            toy.now += LAG
+            collect_grid_job(toy.account, GRID_JOB)
+    expected = (State.FAILED, Cause.MEMORY_LIMIT, None) if is_over else (State.SUSPENDED, None, "toy release 17")
+    assert (state_of(toy), toy.job().cause, toy.job().helps) == expected
 
 
 def test_what_its_owner_has_renamed_is_known_for_ours(toy: ToySystem) -> None:

@@ -4,17 +4,8 @@ import argparse
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import (
-    AddCommand,
-    account_of,
-    open_account_of,
-    read_time,
-)
-
-if TYPE_CHECKING:
-    pass
+from jobmanager.commands.arguments import AddCommand, account_of, open_account_of, read_time
 
 USAGE_HELP = """\
 Counts all attempts of local jobs that have ended, by the time of their end. CPU/WALL is CPU time divided by the time

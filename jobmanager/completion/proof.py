@@ -130,7 +130,7 @@ def is_ripe(job: LocalJob, lag: float, now: float) -> bool:
 
     :param lag: the batch system's ``outputs_lag``, in seconds.
     """
-    return not (_is_unproven(job) or needs_batch_cause(job)) or not is_recent(job.ended_time or 0, now, lag)
+    return not (_is_unproven(job) or needs_batch_cause(job)) or not is_recent(_note(job).ended_time, now, lag)
 
 
 def _stop_waiting(job: LocalJob) -> bool:
@@ -201,8 +201,9 @@ def _wait_for_history(late: Iterable[LocalJob], silence: BatchError) -> None:
     for job in late:
         if job.outcome is Outcome.SUCCEEDED:
             raise Unreachable(f"waits for news of why {job.local_id} ended: {silence}") from silence
-        if is_recent(job.ended_time or 0, now, _HISTORY_PATIENCE):
-            until = render_time((job.ended_time or 0) + _HISTORY_PATIENCE)
+        ended = _note(job).ended_time
+        if is_recent(ended, now, _HISTORY_PATIENCE):
+            until = render_time(ended + _HISTORY_PATIENCE)
             raise Unreachable(f"waits until {until} for news of why {job.local_id} ended: {silence}") from silence
     logger.info("why local jobs ended more than an hour ago is not known: %s", silence)
 

@@ -84,9 +84,10 @@ def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
 
 @contextmanager
 def telling_delay(most: float) -> Iterator[None]:
-    """Tell whoever waits for the block, which takes ``most`` seconds at most, that it takes long."""
-    words = "the handler, or what it asks, has not answered for %g s; it may take %g s in all"
-    timer = threading.Timer(PATIENCE, logger.warning, [words, PATIENCE, most])
+    """Tell whoever waits for the block, which takes ``most`` seconds at most (0: no limit), that it takes long."""
+    limit = f"; it may take {most:g} s in all" if most else ""
+    words = "the handler, or what it asks, has not answered for %g s%s"
+    timer = threading.Timer(PATIENCE, logger.warning, [words, PATIENCE, limit])
     timer.daemon = True
     timer.start()
     try:

@@ -91,11 +91,14 @@ def test_what_could_never_run_is_refused_at_once(account: Account, given: Given,
     assert account.database.grid_jobs.overview() == []
 
 
+@pytest.mark.parametrize(("owns_process", "limit"), [(True, "; it may take 900 s in all"), (False, "")])
 def test_who_submits_is_told_that_the_handler_takes_long(
-    account: Account, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    account: Account, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owns_process: bool, limit: str
 ) -> None:
+    account = replace(account, owns_process=owns_process)
+
     def prepare(*_: object) -> GridJob:
-        wait_until(lambda: "has not answered for 0 s" in caplog.text)
+        wait_until(lambda: f"has not answered for 0 s{limit}\n" in caplog.text)
         raise BadRequest(["answered"])
 
     monkeypatch.setattr(time_limit, "PATIENCE", 0)

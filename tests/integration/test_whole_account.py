@@ -4,7 +4,6 @@ import json
 import os
 import sqlite3
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -53,15 +52,6 @@ def submit_shell(samgrid: Samgrid, script: str) -> str:
     return samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')")
 
 
-def run_healthy(samgrid: Samgrid) -> tuple[set[str], float]:
-    """Grid jobs that are all done, and the seconds that this has taken."""
-    begun = time.monotonic()
-    ids = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
-    for job_id in ids:
-        assert samgrid("watch", job_id).returncode == 0
-    return {*ids}, time.monotonic() - begun
-
-
 @contextmanager
 def full_disk(folder: Path) -> Iterator[bool]:
     """Let a folder be on a disk of its own that holds no more than the status file; false where only root may."""
@@ -98,7 +88,6 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(
     settings |= {"SAMGRID_MONITOR_RECONCILE_INTERVAL": "5", "SAMGRID_SANDBOX_MAX_OUTPUT_SIZE": "1"}
     settings |= {"SAMGRID_FORK_SLOTS": "4"}  # programs that wait must not take all
     samgrid = replace(samgrid, settings=settings)
-    alone, seconds_alone = run_healthy(samgrid)
     torn = submit_shell(samgrid, "echo one >output/one")
     assert samgrid("watch", torn).returncode == 0
     os.truncate(samgrid.state / "jobs" / torn / f"{torn}.tar", 700)
@@ -112,8 +101,9 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(
     spoilt = {what: submit_shell(samgrid, script) for what, script in SPOILERS.items()}
     with full_disk(samgrid.state / "jobs" / cramped / "results") as is_full:
         gate.open()
-        healthy, seconds = run_healthy(samgrid)
-        print(f"{HEALTHY} healthy grid jobs: {seconds:.1f} s, alone {seconds_alone:.1f} s")
+        healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
+        for job_id in healthy:
+            assert samgrid("watch", job_id).returncode == 0
         if is_full:
             wait_until(lambda: "output waits for room: No space left" in samgrid("explain", f"{cramped}/1").stdout)
     assert samgrid("watch", cramped).returncode == 0
@@ -133,6 +123,6 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(
         assert f"samgrid remove {job_id}" in states(samgrid)[job_id]["quarantined"]
         assert samgrid("log", job_id).stdout.count("in quarantine since") == 1
         assert samgrid("remove", job_id).returncode == 0
-    left = {torn, cramped, *hung, *spoilt.values(), *healthy, *alone}
+    left = {torn, cramped, *hung, *spoilt.values(), *healthy}
     assert states(samgrid).keys() == left
     assert samgrid("query", "count(//grid-job)").stdout == f"{len(left)}\n"

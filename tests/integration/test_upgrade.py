@@ -19,10 +19,10 @@ PACKAGES = ("adapters", "batch_adapters", "gram_shims", "handlers", "jobmanager"
 
 
 def run_git(*words: str) -> bytes:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"the project's history is not here: {done.stderr.decode()}")
-    return done.stdout
+    try:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the project's history is not here: {error}")
 
 
 def read_layout(samgrid: Samgrid) -> int:
@@ -33,20 +33,16 @@ def read_layout(samgrid: Samgrid) -> int:
 
 def put_version_before(folder: Path) -> None:
     """The last version with the layout before this one's, as it was committed."""
-    changes = (
-        run_git("log", "-1", "--format=%H", "-G^LAYOUT = ", "--", "jobmanager/database/database.py").decode().split()
-    )
-    if not changes:
-        pytest.skip("the project's history does not go back to the layout before")
+    change = run_git("log", "-1", "--format=%H", "-G^LAYOUT = ", "--", "jobmanager/database/database.py").decode()
+    archive = run_git("archive", f"{change.strip()}^", *PACKAGES)
     folder.mkdir()
-    archive = run_git("archive", f"{changes[0]}^", *PACKAGES)
     subprocess.run(["tar", "--extract"], cwd=folder, input=archive, check=True)
 
 
 def test_local_jobs_that_run_while_a_new_version_is_installed_live_on(
     samgrid: Samgrid, gate: Gate, tmp_path: Path
 ) -> None:
-    code, begun = tmp_path / "code", tmp_path / "begun"
+    code, new, begun = tmp_path / "code", tmp_path / "new", tmp_path / "begun"
     put_version_before(code)
     samgrid = replace(samgrid, settings={"SAMGRID_FORK_SLOTS": "2"})
 
@@ -69,9 +65,10 @@ def test_local_jobs_that_run_while_a_new_version_is_installed_live_on(
     job_id = run("submit", "-", stdin=request).strip()
     wait_until(lambda: "1 pending, 2 active" in run("status", job_id))
     assert read_layout(samgrid) < LAYOUT
-    shutil.rmtree(code)
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, code / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, new / package, ignore=shutil.ignore_patterns("__pycache__"))
+    code.rename(tmp_path / "old")
+    new.rename(code)
     assert "1 pending, 2 active" in run("status", job_id)
     assert read_layout(samgrid) == LAYOUT
     gate.open()

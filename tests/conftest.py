@@ -175,9 +175,11 @@ def samgrid(tmp_path: Path) -> Iterator[Samgrid]:
 
 
 @pytest.fixture
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that nothing else writes to."""
-    return _make_folder(tmp_path_factory, "room")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that nothing else writes to; processes that name it are ended after the test."""
+    folder, start = _make_folder(tmp_path_factory, "room"), Moment()
+    yield folder
+    end_processes_of(folder, start)
 
 
 @contextmanager

@@ -766,13 +766,12 @@ def test_who_has_the_number_of_an_earlier_runs_driver_is_not_killed(
 ) -> None:
     """That driver began at another time, or in another process table, as of another host."""
     argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", GOES_ON_ONCE, str(room / "begun")))])
-    with subprocess.Popen(argv, env=plain_bench.environment(), start_new_session=True) as other:
-        plain_bench.wait_until_up()
-        status = plain_bench.results / "k3f9zq2m.t-1.1.status"
-        status.write_text(re.sub(*change, status.read_text(), count=1, flags=re.MULTILINE))
-        (named,) = re.findall(r"(?m)^process \S+\.(\d+)\.\d+$", status.read_text())
-        code, end = plain_bench.run_prepared(argv), other.poll()
-        os.killpg(other.pid, signal.SIGKILL)
+    other = subprocess.Popen(argv, env=plain_bench.environment(), start_new_session=True)
+    plain_bench.wait_until_up()
+    status = plain_bench.results / "k3f9zq2m.t-1.1.status"
+    status.write_text(re.sub(*change, status.read_text(), count=1, flags=re.MULTILINE))
+    (named,) = re.findall(r"(?m)^process \S+\.(\d+)\.\d+$", status.read_text())
+    code, end = plain_bench.run_prepared(argv), other.poll()
     assert (named, code, end) == (str(other.pid), 0, None)
 
 
@@ -783,19 +782,19 @@ def test_a_run_counts_no_more_when_another_has_begun_elsewhere(bench: Bench, roo
     script = f'{begin}; until [ -e "$0/$n" ]; do sleep 0.02; done; echo $n'
     argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", script, str(room)))])
     status = bench.results / "k3f9zq2m.t-1.1.status"
-    with subprocess.Popen(argv, env=bench.environment(), start_new_session=True) as first:
-        wait_until(lambda: any(bench.scratch.glob("*/output/one")))
-        status.write_text(status.read_text().replace("process ", "process elsewhere-").replace("pid ", "pid 1"))
-        with subprocess.Popen(argv, env=bench.environment(), start_new_session=True) as second:
-            wait_until(lambda: any(bench.scratch.glob("*/output/two")))
-            before = status.read_bytes()
-            if ends == "by itself":
-                (room / "one").touch()
-            else:
-                first.terminate()
-            code, after = first.wait(SECONDS), status.read_bytes()
-            (room / "two").touch()
-    assert (after, code, second.returncode) == (before, 125, 0)
+    first = subprocess.Popen(argv, env=bench.environment(), start_new_session=True)
+    wait_until(lambda: any(bench.scratch.glob("*/output/one")))
+    status.write_text(status.read_text().replace("process ", "process elsewhere-").replace("pid ", "pid 1"))
+    second = subprocess.Popen(argv, env=bench.environment(), start_new_session=True)
+    wait_until(lambda: any(bench.scratch.glob("*/output/two")))
+    before = status.read_bytes()
+    if ends == "by itself":
+        (room / "one").touch()
+    else:
+        first.terminate()
+    assert (first.wait(SECONDS), status.read_bytes()) == (125, before)
+    (room / "two").touch()
+    assert second.wait(SECONDS) == 0
     assert (bench.read("stdout"), bench.read("output/two"), bench.leftovers()) == (b"two\n", b"\n", [])
     assert (bench.status.exit_code, bench.status.caught) == (0, ())
 

@@ -433,6 +433,13 @@ def test_the_words_of_the_batch_system_are_kept() -> None:
     assert job.evidence()[-1] == Evidence("history", "F NodeFail", 9, "failed", FAILED)
 
 
+@pytest.mark.parametrize(("source", "words"), [("queue", None), ("history", "F")])
+def test_only_the_history_is_believed_that_a_job_never_started(source: str, words: str | None) -> None:
+    job = after([])
+    apply_status(job, replace(status("F", FAILED), cause=Cause.NEVER_STARTED), 9, source)
+    assert job.batch_words == words
+
+
 def test_the_words_about_an_end_that_was_told_before_are_news_once() -> None:
     job = after([(5, ACTIVE, 0), (8, DONE, 0)])
     said = status("CD", DONE, 3)
@@ -470,6 +477,13 @@ def test_what_has_no_end_has_none_taken_back() -> None:
     assert job.to_bytes() == before
     apply_event(job, Event(8, "17_3", DONE))
     assert reopen(job, status("PD", PENDING), 20)
+
+
+@pytest.mark.parametrize("cause", [None, Cause.MEMORY_LIMIT])
+def test_what_is_held_for_its_memory_since_its_driver_saw_an_end_is_over(cause: Cause | None) -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_driver_status(job, DriverStatus(start=5, end=8, exit_code=0), 9)
+    assert reopen(job, replace(status("H", SUSPENDED), cause=cause), 20) is (cause is None)
 
 
 @pytest.mark.parametrize("seen", [status("CD", DONE), status("??", None)], ids=["ended", "unknown"])

@@ -12,7 +12,7 @@ from jobmanager.site.account import Account
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.reconciliation import cancel_overdue, waiting_since
 from jobmanager.states.registration import apply_events
-from tests.unit.toy_system import GRID_JOB, NOW, ToySystem
+from tests.unit.toy_system import GRID_JOB, NOW, TOKEN, ToySystem
 
 
 @pytest.fixture
@@ -62,6 +62,7 @@ def cancel(toy: ToySystem) -> None:
 def test_what_waits_for_too_long_is_cancelled_until_it_has_ended(toy: ToySystem) -> None:
     toy.add(["7_1", "7_2"])
     apply_events(toy.database, "toy", [Event(NOW, "7_2", State.ACTIVE)])
+    toy.answers("queue", f"7_1 PD {TOKEN} -")
     limit(toy, 5)
     toy.now += 299
     cancel(toy)

@@ -126,7 +126,7 @@ def test_an_end_that_the_driver_was_told_to_make_is_taken_back_where_it_is_alive
     assert toy.job().state is DONE
     if state is ACTIVE:
         toy.drives("17_1", *run, "", "start 1004", "pid 6")
-    others = ("3 R fits.sh -", "4 PD fits.sh -")  # which the queue shows first
+    others = ("2 CG fits.sh -", "3 R fits.sh -", "4 PD fits.sh -")  # which the queue shows first
     toy.answers("queue", *others, line, f"17_2 R {TOKEN} -")
     for _ in range(2):
         look(toy)
@@ -453,7 +453,8 @@ def test_without_an_answer_of_the_history_nothing_is_given_up(toy: ToySystem) ->
 @pytest.mark.parametrize("history", [":", "exit 1"], ids=["answers", "does not answer"])
 def test_what_was_submitted_behind_our_back_is_cancelled(toy: ToySystem, history: str) -> None:
     toy.add(["17_1", "17_2", "17_3"], ACTIVE)
-    toy.answers("queue", *(f"{array}_{index} R {TOKEN} -" for array in (17, 18) for index in (1, 2)))
+    ours = (f"{array}_{index} R {TOKEN} -" for array in (17, 18) for index in (1, 2))
+    toy.answers("queue", "3 R fits.sh -", *ours)
     toy.does("history", history)
     with suppress(Unreachable):
         look(toy)

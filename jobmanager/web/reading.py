@@ -101,7 +101,8 @@ def read_version(account: Account) -> tuple[object, ...]:
         return ()
     # A connection that stays open would go on with files that somebody has removed or replaced. Nor may one of them be
     # opened and closed: that ends all locks which this process has on it (sqlite.org/howtocorrupt.html, 2.2).
-    files = [path.stat() for path in (file, file.with_name(f"{file.name}-wal")) if path.exists()]
+    log = file.with_name(f"{file.name}-wal")
+    files = [file.stat(), *([log.stat()] if log.exists() else [])]
     # What is in the log is committed a little later: whoever looked between must look again.
     is_settled = time.time() - max(status.st_mtime for status in files) > _SETTLE_TIME
     return (*((status.st_ino, status.st_size, status.st_mtime_ns) for status in files), is_settled)

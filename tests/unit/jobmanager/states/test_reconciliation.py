@@ -10,6 +10,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import Evidence
 from jobmanager.database.local_jobs import Blocked
+from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.reconciliation import MOST_HISTORIES, reconcile_batch_system
 from jobmanager.states.registration import apply_events, register_local_jobs
@@ -119,18 +120,22 @@ def test_what_is_on_its_way_out_stays_what_it_was(toy: ToySystem, before: State)
 def test_an_end_that_the_driver_was_told_to_make_is_taken_back_where_it_is_alive_again(
     toy: ToySystem, line: str, caught: str, state: State
 ) -> None:
-    toy.add(["17_1", "17_2"], ACTIVE)
+    toy.add(["17_1", "17_2", "17_3"], ACTIVE)
     run = ("start 1000", "pid 5", caught, "exit 143", "end 1003")
-    toy.drives("17_1", *run)
-    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    for local_id in ("17_1", "17_3"):
+        toy.drives(local_id, *run)
+    cancelled = same_runs(GRID_JOB, [toy.job(3)])
+    change_local_jobs(toy.database, GRID_JOB, cancelled, lambda job: setattr(job, "cancel_asked", NOW))
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job(), toy.job(3)])
     assert toy.job().state is DONE
     if state is ACTIVE:
         toy.drives("17_1", *run, "", "start 1004", "pid 6")
-    others = ("2 CG fits.sh -", "3 R fits.sh -", "4 PD fits.sh -")  # which the queue shows first
+    # These are shown first.
+    others = ("2 CG fits.sh -", "3 R fits.sh -", "4 PD fits.sh -", f"17_3 S {TOKEN} - held")
     toy.answers("queue", *others, line, f"17_2 R {TOKEN} -")
     for _ in range(2):
         look(toy)
-        assert (toy.job().state, toy.job(2).state) == (state, ACTIVE)
+        assert toy.states() == [state, ACTIVE, DONE]
     if state is SUSPENDED:
         assert toy.job().wait_reason == "held"
     assert toy.calls("cancel") == []

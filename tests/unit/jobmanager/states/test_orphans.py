@@ -55,7 +55,8 @@ def test_what_is_wanted_of_the_same_batch_system_by_another_name_is_no_orphan(to
     by_other_name.put_slices(1, None, 1)
     with toy.database.transaction():
         toy.database.grid_jobs.put(by_other_name)
-    assert find(toy, "18_1", "otherjob-1") == []
+    seen = [shown(toy, "18_1", "otherjob-1"), shown(toy, "19_1", TOKEN)]
+    assert [orphan.local_id for orphan in find_orphans(toy.database, toy.system, seen)] == ["19_1"]
 
 
 def test_a_submission_that_is_under_way_makes_no_orphans(toy: ToySystem) -> None:

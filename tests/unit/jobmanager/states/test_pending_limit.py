@@ -1,5 +1,7 @@
 """What waits for its turn, or is held, longer than its request allows is cancelled, and says why."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from batch_adapters.states import Cause, Event, State
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
+from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.states.driver_status import reconcile_with_drivers
@@ -93,6 +96,21 @@ def test_who_is_queued_again_waits_anew(toy: ToySystem) -> None:
     assert toy.calls("cancel") == []
     toy.now += 1
     cancel(toy)
+    assert toy.calls("cancel") == ["7_1"]
+
+
+def test_a_grid_job_that_cannot_be_read_keeps_no_other_from_being_looked_at(toy: ToySystem) -> None:
+    toy.add(["7_1"])
+    limit(toy, 1)
+    other = GridJob.new("aaaaaaaa", "command", "physicist", "toy", NOW)
+    other.put_request([("executable", ("/bin/true",))], Path("/"))
+    other.put_slices(1, None, 1)
+    with toy.database.transaction():
+        toy.database.grid_jobs.put(other)
+    with closing(sqlite3.connect(toy.account.places.database)) as database, database:
+        database.execute("UPDATE grid_job SET document = '<' WHERE id = 'aaaaaaaa'")
+    toy.now += 60
+    cancel_overdue(toy.account, toy.system, ["aaaaaaaa", GRID_JOB])
     assert toy.calls("cancel") == ["7_1"]
 
 

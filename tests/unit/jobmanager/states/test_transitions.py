@@ -502,8 +502,9 @@ def test_what_a_batch_system_lost_before_its_start_never_started(events: list[tu
     )
 
 
-def test_an_end_without_news_is_a_failure_with_a_reason() -> None:
-    job = after([(5, ACTIVE, 0)])
+@pytest.mark.parametrize("events", [[(5, ACTIVE, 0)], [(5, ACTIVE, 0), (6, SUSPENDED, 0)]], ids=["runs", "suspended"])
+def test_an_end_without_news_is_a_failure_with_a_reason(events: list[tuple[int, State, int]]) -> None:
+    job = after(events)
     mark_lost(job, 100, "slurm does not know it any more")
     job.to_bytes()
     words = "its host or the batch system there was lost (fork: it is gone, and its driver left no record of an end)"

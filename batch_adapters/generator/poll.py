@@ -71,6 +71,8 @@ def _find_system(path: Path, found: Mapping[str, Any]) -> BatchSystem:
     words, objects = (name, file), (tables, variables)
     if not all(isinstance(value, str) for value in words) or not all(isinstance(value, dict) for value in objects):
         raise LogNotKnown(f"{path}: batch_system and limiter must be strings, tables and variables objects")
+    if not all(isinstance(table, dict) for table in tables.values()):
+        raise LogNotKnown(f"{path}: each of the tables must be an object")
     try:
         adapter = find_adapter(name, tables)
         # Rendered now, so that a missing variable ends the generator at its start.

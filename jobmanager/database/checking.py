@@ -12,7 +12,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import GRID_JOBS, STEPS, GridJobs
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import COUNTED, LOCAL_JOBS, LocalJobs
-from jobmanager.database.sqlite import DamagedDocument, DatabaseError, Store, Table
+from jobmanager.database.sqlite import UNREADABLE, DamagedDocument, DatabaseError, Store, Table
 
 _KEPT = "SELECT * FROM local_job_count WHERE number"
 # One statement sees one moment, whatever a monitor writes meanwhile.
@@ -39,7 +39,7 @@ def list_programs(path: Path, layout: int) -> list[str]:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             return [name for (name,) in connection.execute(sql, [layout])]
-    except sqlite3.Error as error:
+    except UNREADABLE as error:
         raise DatabaseError(f"job database {path}: {error}") from error
 
 

@@ -20,6 +20,10 @@ Values = Sequence[object] | Mapping[str, object]
 """The values for each ``?`` of a statement, or by name for each ``:name``."""
 
 
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite's module raises; the second where a message quotes a damaged file."""
+
+
 class DatabaseError(UserError):
     """The job database cannot be read or written now; the message says which file and why."""
 
@@ -269,7 +273,7 @@ class Store:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except (*UNREADABLE, OSError) as error:
             why = render_error(error).removeprefix(f"{self.path}: ")
             raise DatabaseError(f"job database {self.path}: {why}") from error
 

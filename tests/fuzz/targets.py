@@ -394,10 +394,14 @@ def _check_event_file(data: bytes) -> None:
         file, merged = Path(folder) / "one", Path(folder) / "merged"
         file.write_bytes(data)
         merge_lhe.merge(str(merged), [str(file)] * 2, compressed=False)
+        with merge_lhe.open_events(str(file)) as stream:
+            text = stream.read()
+        try:
+            events = len(list(etree.fromstring(text).iter("event")))
+        except etree.XMLSyntaxError:
+            return  # well-formed, but for no reader that knows namespaces: <a b:="c"/>
         root = etree.parse(str(merged), etree.XMLParser(resolve_entities=False)).getroot()
         assert (root.tag, len(root.findall("init"))) == ("LesHouchesEvents", 1)
-        with merge_lhe.open_events(str(file)) as stream:
-            events = len(list(etree.fromstring(stream.read()).iter("event")))
         assert len(list(root.iter("event"))) == 2 * events
 
 

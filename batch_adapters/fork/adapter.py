@@ -24,7 +24,7 @@ def _command(*arguments: str) -> Command:
 FORK = BatchAdapter(
     name="fork",
     submit=_command(
-        *("submit", "--token", "{{ token }}", "--array", "1-{{ count }}"),
+        *("submit", "--token", "{{ token }}", "--count", "{{ count }}"),
         *("--stdout", _PRINTED, "--stderr", _PRINTED),
         *("--directory", "{{ results }}", "--wall-time", "{{ max_wall_minutes }}"),
         *("--cores", "{{ cores }}"),

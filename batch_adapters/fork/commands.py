@@ -8,13 +8,13 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from batch_adapters.fork.processes import is_alive, is_stopped, run_signal_group
 from batch_adapters.fork.protocol import read_wire
 from batch_adapters.fork.spool import (
-    MAX_INDEX,
     Spool,
     SpoolError,
     StoredSubmission,
@@ -38,10 +38,10 @@ HISTORY_SECONDS = 7 * 86400
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; exit status 0, 1 (the spool cannot be used: no answer) or 2 (wrong arguments)."""
-    options, command = read_options(argv)
+    options = read_options(argv)
     try:
         with contextlib.closing(open_spool(options.spool.absolute())) as spool:
-            _run_command(spool, options, command)
+            options.run(spool, options)
     except SpoolError as error:
         print(f"samgrid-fork: {error}", file=sys.stderr)
         return 1
@@ -54,40 +54,21 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _run_command(spool: Spool, options: argparse.Namespace, command: tuple[str, ...]) -> None:
-    match options.command:
-        case "submit":
-            run_submit(spool, options, command)
-        case "query":
-            run_query(spool, options)
-        case "cancel":
-            run_cancel(spool, options)
-        case "suspend":
-            run_signal(spool, options.ids, signal.SIGSTOP, State.SUSPENDED)
-        case "resume":
-            run_signal(spool, options.ids, signal.SIGCONT, State.ACTIVE)
-        case "forget":
-            for prefix in options.prefixes:
-                forget_prefix(spool, prefix)
-        case "serve":
-            run_serve(spool, options.slots, options.grace)
-
-
-def read_options(argv: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """The options, and the command of a submission (all after `--`); exits with a message if they are wrong."""
+def read_options(argv: Sequence[str]) -> argparse.Namespace:
+    """The options; ``program`` is what a submission runs (all after `--`). Exits with a message if they are wrong."""
     # Cut here and not by argparse, whose treatment of `--` differs between versions.
     cut = argv.index("--") if "--" in argv else len(argv)
     parser = _make_parser()
     options = parser.parse_args(argv[:cut])
-    command = tuple(read_word(word) for word in argv[cut + 1 :])
-    if options.command == "submit" and not command:
+    options.program = tuple(read_word(word) for word in argv[cut + 1 :])
+    if options.command == "submit" and not options.program:
         parser.error("submit needs the program to run, after --")
     slots = options.slots or len(os.sched_getaffinity(0))
     if options.command == "submit" and options.cores > slots:
         parser.error(f"a job wants {options.cores} cores, and there are {slots} slots")
     if options.command != "submit" and cut < len(argv):
         parser.error(f"{options.command} takes no program")
-    return options, command
+    return options
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -96,34 +77,39 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--slots", type=read_slots, default=0, help="jobs that run at a time (0: one per processor)")
     parser.add_argument("--grace", type=read_grace, default=10.0, help="seconds between SIGTERM and SIGKILL")
     commands = parser.add_subparsers(dest="command", required=True)
-    submit = commands.add_parser("submit", help="submit an array of jobs", allow_abbrev=False)
+
+    def add(name: str, run: Callable[[Spool, argparse.Namespace], None], words: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=words, allow_abbrev=False)
+        command.set_defaults(run=run)
+        return command
+
+    submit = add("submit", run_submit, "submit an array of jobs")
     submit.add_argument("--token", type=read_token, required=True, help="the name of this submission")
-    submit.add_argument("--array", type=read_array, required=True, metavar="FIRST-LAST", help="indices of the jobs")
+    submit.add_argument("--count", type=read_count, required=True, help="how many jobs; their indices begin at 1")
     submit.add_argument("--directory", type=read_word, help="where they run (default: the home directory)")
     submit.add_argument("--stdout", type=read_word, default=os.devnull, help="%%i becomes the index, %%%% a %%")
     submit.add_argument("--stderr", type=read_word, default=os.devnull, help="%%i becomes the index, %%%% a %%")
     submit.add_argument("--wall-time", type=read_limit, default=0, metavar="MINUTES", help="SIGTERM after this time")
     submit.add_argument("--cores", type=read_slots, default=1, help="slots that each job takes")
-    query = commands.add_parser("query", help="list jobs: ID NATIVE CODE", allow_abbrev=False)
+    query = add("query", run_query, "list jobs: ID NATIVE CODE")
     query.add_argument("--token", type=read_token, help="the jobs of one submission")
     query.add_argument("ids", nargs="*", metavar="ID")
-    cancel = commands.add_parser("cancel", help="cancel jobs: ID cancelled|signalled|ended|unknown", allow_abbrev=False)
-    cancel.add_argument("ids", nargs="+", metavar="ID", help="or - to read them from standard input")
-    suspend = commands.add_parser("suspend", help="stop running jobs: ID signalled|not-running", allow_abbrev=False)
-    resume = commands.add_parser("resume", help="let stopped jobs go on", allow_abbrev=False)
-    for command in (suspend, resume):
+    cancel = add("cancel", run_cancel, "cancel jobs: ID cancelled|signalled|ended|unknown")
+    suspend = add("suspend", run_suspend, "stop running jobs: ID signalled|not-running")
+    resume = add("resume", run_resume, "let stopped jobs go on")
+    for command in (cancel, suspend, resume):
         command.add_argument("ids", nargs="+", metavar="ID")
-    forget = commands.add_parser("forget", help="let go of what has ended", allow_abbrev=False)
+    forget = add("forget", run_forget, "let go of what has ended")
     forget.add_argument("prefixes", nargs="+", type=read_token, metavar="PREFIX", help="of tokens")
-    commands.add_parser("serve", help="be the queue process (started by the other commands)")
+    add("serve", run_serve, "be the queue process (started by the other commands)")
     return parser
 
 
-def run_submit(spool: Spool, options: argparse.Namespace, command: tuple[str, ...]) -> None:
+def run_submit(spool: Spool, options: argparse.Namespace) -> None:
     """Store the submission, unless its token is taken, and make sure that a queue process runs."""
     environment = render_environment()
     submission = StoredSubmission(
-        command=command,
+        command=options.program,
         directory=options.directory or environment["HOME"],
         environment=tuple(environment.items()),
         stdout=options.stdout,
@@ -131,9 +117,9 @@ def run_submit(spool: Spool, options: argparse.Namespace, command: tuple[str, ..
         wall_minutes=options.wall_time,
         cores=options.cores,
     )
-    first, last = write_submission(spool, options.token, options.array, submission)
+    count = write_submission(spool, options.token, options.count, submission)
     run_queue_if_none(spool, options.slots, options.grace)
-    print(f"{options.token} {first}-{last}")
+    print(f"{options.token} 1-{count}")
 
 
 def render_environment() -> dict[str, str]:
@@ -190,9 +176,8 @@ def render_answer(spool: Spool, token: str, index: int, state: str, exit_code: i
 
 def run_cancel(spool: Spool, options: argparse.Namespace) -> None:
     """Cancel jobs, and print what became of each."""
-    ids = sys.stdin.read().split() if options.ids == ["-"] else options.ids
     with spool.transaction():
-        answers = [f"{local_id} {_cancel_job(spool, local_id)}\n" for local_id in ids]
+        answers = [f"{local_id} {_cancel_job(spool, local_id)}\n" for local_id in options.ids]
     sys.stdout.writelines(answers)
     sys.stdout.flush()
     if has_work(spool):
@@ -217,7 +202,13 @@ def _cancel_job(spool: Spool, local_id: str) -> str:
     return "signalled"
 
 
-def run_serve(spool: Spool, slots: int, grace: float) -> None:
+def run_forget(spool: Spool, options: argparse.Namespace) -> None:
+    """Delete what has ended."""
+    for prefix in options.prefixes:
+        forget_prefix(spool, prefix)
+
+
+def run_serve(spool: Spool, options: argparse.Namespace) -> None:
     """Run the keeper of the spool's queue process until nothing is left to do; standard input is its lock."""
     # Imported late: the short-lived commands do not need these.
     import logging
@@ -227,14 +218,23 @@ def run_serve(spool: Spool, slots: int, grace: float) -> None:
     if not os.path.samestat(os.fstat(0), spool.queue_lock.stat()):
         raise SpoolError("serve is for the other commands to start")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    run_keeper(spool, slots or len(os.sched_getaffinity(0)), grace)
+    run_keeper(spool, options.slots or len(os.sched_getaffinity(0)), options.grace)
 
 
-def run_signal(spool: Spool, ids: Iterable[str], number: signal.Signals, state: State) -> None:
-    """Stop all processes of running jobs, or let them go on, and print what became of each.
+def run_suspend(spool: Spool, options: argparse.Namespace) -> None:
+    """Stop all processes of running jobs, and print what became of each.
 
     Nothing is stored: a job is suspended if its process is stopped.
     """
+    _run_signal(spool, options.ids, signal.SIGSTOP, State.SUSPENDED)
+
+
+def run_resume(spool: Spool, options: argparse.Namespace) -> None:
+    """Let the processes of stopped jobs go on, and print what became of each job."""
+    _run_signal(spool, options.ids, signal.SIGCONT, State.ACTIVE)
+
+
+def _run_signal(spool: Spool, ids: Iterable[str], number: signal.Signals, state: State) -> None:
     for local_id in ids:
         is_done = read_local_id(local_id) is not None and _signal_job(spool, local_id, number)
         if is_done:
@@ -273,34 +273,16 @@ def read_token(text: str) -> str:
     return text
 
 
-def read_array(text: str) -> tuple[int, int]:
-    """First and last index."""
-    first, dash, last = text.partition("-")
-    if not (dash and _is_number(first) and _is_number(last)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST-LAST, as in 1-250")
-    if not 1 <= int(first) <= int(last) <= MAX_INDEX or int(last) - int(first) >= MAX_ARRAY:
-        raise argparse.ArgumentTypeError(f"{text}: it must rise, begin at 1 or later and have at most {MAX_ARRAY} jobs")
-    return int(first), int(last)
-
-
-def read_slots(text: str) -> int:
-    """How many jobs run at a time."""
-    return _read_number(text, MAX_SLOTS)
-
-
-def read_limit(text: str) -> int:
-    """Minutes."""
-    return _read_number(text, 10_000_000)
-
-
-def _is_number(text: str) -> bool:
-    return text.isdecimal() and len(text) <= _MOST_DIGITS
-
-
-def _read_number(text: str, largest: int) -> int:
-    if not _is_number(text) or int(text) > largest:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {largest}")
+def _read_number(text: str, smallest: int, largest: int) -> int:
+    if not text.isdecimal() or len(text) > _MOST_DIGITS or not smallest <= int(text) <= largest:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {smallest} to {largest}")
     return int(text)
+
+
+read_count = partial(_read_number, smallest=1, largest=MAX_ARRAY)
+read_slots = partial(_read_number, smallest=0, largest=MAX_SLOTS)
+read_limit = partial(_read_number, smallest=0, largest=10_000_000)
+"""Minutes."""
 
 
 def read_grace(text: str) -> float:

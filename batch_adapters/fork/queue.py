@@ -209,13 +209,12 @@ class Queue:
         forget_old(self._spool)
         rotate(self._spool.events, EVENTS_BYTES, 2)
         database = self._spool.database
-        new = "SELECT number, token, first, last FROM submission WHERE NOT announced ORDER BY number"
-        for number, token, first, last in database.execute(new).fetchall():
-            indices = range(first, last + 1)
-            self._write_events((render_local_id(token, index), State.PENDING, 0) for index in indices)
+        new = "SELECT number, token, last FROM submission WHERE NOT announced ORDER BY number"
+        for number, token, last in database.execute(new).fetchall():
+            self._write_events((render_local_id(token, index), State.PENDING, 0) for index in range(1, last + 1))
             with self._spool.transaction():
                 database.execute("UPDATE submission SET announced = 1 WHERE number = ?", (number,))
-            log.info("%s %d-%d", token, first, last)
+            log.info("%s 1-%d", token, last)
         self._read_cancels()
 
     def _read_cancels(self) -> None:

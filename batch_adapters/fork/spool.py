@@ -230,19 +230,17 @@ def read_submission(text: str) -> StoredSubmission:
         raise ValueError(f"it does not describe a submission: {error}") from error
 
 
-def write_submission(spool: Spool, token: str, array: tuple[int, int], submission: StoredSubmission) -> tuple[int, int]:
-    """Store a submission unless its token exists already; returns the first and last index of the stored one."""
+def write_submission(spool: Spool, token: str, count: int, submission: StoredSubmission) -> int:
+    """Store a submission unless its token exists already; returns the number of jobs of the stored one."""
     with spool.transaction() as database:
-        known = "SELECT first, last FROM submission WHERE token = ?"
-        stored: tuple[int, int] | None = database.execute(known, (token,)).fetchone()
+        stored: tuple[int] | None = database.execute("SELECT last FROM submission WHERE token = ?", (token,)).fetchone()
         if stored is not None:
-            return stored
-        text = render_submission(submission)
-        columns = "INSERT INTO submission (token, first, last, text) VALUES (?, ?, ?, ?)"
-        number = database.execute(columns, (token, *array, text)).lastrowid
-        jobs = ((number, index) for index in range(array[0], array[1] + 1))
+            return stored[0]
+        columns = "INSERT INTO submission (token, first, last, text) VALUES (?, 1, ?, ?)"
+        number = database.execute(columns, (token, count, render_submission(submission))).lastrowid
+        jobs = ((number, index) for index in range(1, count + 1))
         database.executemany("INSERT INTO job (submission, job) VALUES (?, ?)", jobs)
-    return array
+    return count
 
 
 def forget_old(spool: Spool) -> None:
@@ -289,7 +287,6 @@ def _render_file(pattern: str, index: int) -> str:
     return re.sub("%([%i])", lambda found: "%" if found[1] == "%" else str(index), pattern)
 
 
-MAX_INDEX = 999_999_999
 CLAIM_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 """Flags for open(2) that create a claim, or fail if it exists."""
 _REPLACED = (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)

@@ -72,10 +72,9 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.conformance.spool", "batch_adapters.fork.queue"])
 
 
-def run_forked(arguments: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
+def run_forked(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """``samgrid-fork`` with these arguments in a fork of who has it loaded, read to the end of its output."""
-    stdin = os.memfd_create("stdin")
-    os.pwrite(stdin, given.encode(), 0)
+    stdin = os.open(os.devnull, os.O_RDONLY)
     (stdout, out), (stderr, err) = os.pipe(), os.pipe()
     descriptors = [DupFd(descriptor) for descriptor in (stdin, out, err)]
     child = _SERVER.Process(target=_become_fork, args=(arguments, dict(os.environ), descriptors))

@@ -63,18 +63,18 @@ class System:
         self.grace = 0.3
         self.gate = Gate(folder / "go")
 
-    def call(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         options = ["--spool", str(self.spool), "--slots", str(self.slots), "--grace", str(self.grace)]
         # Reading to the end of output would not return before a process did that had inherited it.
-        return run_forked([*options, *words], given)
+        return run_forked([*options, *words])
 
-    def run(self, *words: str, given: str = "") -> str:
-        done = self.call(*words, given=given)
+    def run(self, *words: str) -> str:
+        done = self.call(*words)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
     def submit(self, token: str, last: int, script: str, *options: str) -> str:
-        where = ["--token", token, "--array", f"1-{last}", "--directory", str(self.folder), *options]
+        where = ["--token", token, "--count", str(last), "--directory", str(self.folder), *options]
         return self.run("submit", *where, "--", "/bin/sh", "-c", script)
 
     def query(self, *words: str) -> dict[str, Answer]:
@@ -223,7 +223,7 @@ def test_a_job_gets_nothing_of_its_submitters_environment_but_who_and_where(
 ) -> None:
     monkeypatch.setenv("SECRET", "1")
     options = ["--directory", str(system.folder), "--stdout", "out"]
-    system.run("submit", "--token", "a", "--array", "1-1", *options, "--", "/usr/bin/env")
+    system.run("submit", "--token", "a", "--count", "1", *options, "--", "/usr/bin/env")
     system.wait_for_end()
     variables = dict(line.split("=", 1) for line in (system.folder / "out").read_text().splitlines())
     assert variables.keys() == {
@@ -243,11 +243,9 @@ def test_a_token_submitted_again_changes_nothing(system: System) -> None:
 
 
 def test_of_submissions_of_one_token_at_once_one_is_made(system: System) -> None:
-    words = [*command_line("samgrid-fork"), "--spool", str(system.spool), "submit", "--token", "a", "--array"]
+    words = [*command_line("samgrid-fork"), "--spool", str(system.spool), "submit", "--token", "a", "--count"]
     script = ["--directory", str(system.folder), "--", "/bin/sh", "-c", "echo x >> ran"]
-    racers = [
-        subprocess.Popen([*words, f"1-{last}", *script], stdout=subprocess.PIPE, text=True) for last in (1, 2, 3, 4)
-    ]
+    racers = [subprocess.Popen([*words, last, *script], stdout=subprocess.PIPE, text=True) for last in "1234"]
     printed = {racer.communicate(timeout=SECONDS)[0] for racer in racers}
     assert len(printed) == 1
     answers = system.wait_for_end()
@@ -288,7 +286,7 @@ def test_jobs_that_ended_long_ago_are_told_of_only_to_who_names_them(system: Sys
 
 
 def test_a_program_that_is_not_there_fails_its_job_and_the_next_runs(system: System) -> None:
-    system.run("submit", "--token", "a", "--array", "1-1", "--", "/no/such")
+    system.run("submit", "--token", "a", "--count", "1", "--", "/no/such")
     system.submit("b", 1, "exit 3")
     assert system.wait_for_end() == {"a.1": Answer("killed", "127"), "b.1": Answer("ended", "3")}
     assert system.ends() == {"a.1": {(State.FAILED, 127)}, "b.1": {(State.DONE, 3)}}
@@ -389,13 +387,13 @@ def test_a_log_of_events_that_has_become_long_is_begun_anew(system: System) -> N
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["submit", "--token", "a", "--array", "1-2"], id="no program"),
-        pytest.param(["submit", "--token", "A", "--array", "1-2", "--", "x"], id="no token"),
-        pytest.param(["submit", "--token", "a", "--array", "2-1", "--", "x"], id="falling array"),
-        pytest.param(["submit", "--token", "a", "--array", "0-1", "--", "x"], id="index 0"),
-        pytest.param(["submit", "--token", "a", "--array", "1-1000001", "--", "x"], id="large array"),
-        pytest.param(["submit", "--token", "a", "--array", "1", "--", "x"], id="no range"),
-        pytest.param(["submit", "--token", "a", "--array", "1-1", "--wall-time", "-1", "--", "x"], id="negative time"),
+        pytest.param(["submit", "--token", "a", "--count", "2"], id="no program"),
+        pytest.param(["submit", "--token", "A", "--count", "2", "--", "x"], id="no token"),
+        pytest.param(["submit", "--token", "a", "--count", "-1", "--", "x"], id="a negative count"),
+        pytest.param(["submit", "--token", "a", "--count", "0", "--", "x"], id="no jobs"),
+        pytest.param(["submit", "--token", "a", "--count", "1000001", "--", "x"], id="too many jobs"),
+        pytest.param(["submit", "--token", "a", "--count", "1-2", "--", "x"], id="no number"),
+        pytest.param(["submit", "--token", "a", "--count", "1", "--wall-time", "-1", "--", "x"], id="negative time"),
         pytest.param(["query", "--", "x"], id="query with a program"),
         pytest.param(["cancel"], id="cancel nothing"),
         pytest.param([], id="no command"),
@@ -408,7 +406,7 @@ def test_wrong_arguments_are_refused_and_leave_nothing(system: System, words: li
 
 def test_any_bytes_of_arguments_reach_the_program(system: System) -> None:
     arguments = [b"--", b"\xff\n;,=\\", b"", b"-x"]
-    argv = [*command_line("samgrid-fork"), "--spool", str(system.spool), "submit", "--token", "a", "--array", "1-1"]
+    argv = [*command_line("samgrid-fork"), "--spool", str(system.spool), "submit", "--token", "a", "--count", "1"]
     script = ["--directory", str(system.folder), "--stdout", "out", "--", "/usr/bin/printf", "%s|"]
     subprocess.run([*argv, *script, *arguments], check=True, stdout=subprocess.DEVNULL)
     system.wait_for_end()
@@ -432,7 +430,7 @@ def test_two_thousand_jobs_are_one_submission(system: System) -> None:
     assert len(answers) == 2_000
     # They are called running a moment before they are started.
     wait_until(lambda: len(list((system.spool / "run").iterdir())) == system.slots)
-    printed = system.run("cancel", "-", given="\n".join(answers))
+    printed = system.run("cancel", *answers)
     assert len(printed.splitlines()) == 2_000
     counts = Counter(answer.native for answer in system.wait_for_end().values())
     assert counts == {"cancelled": 2_000 - system.slots, "killed": system.slots}
@@ -573,7 +571,7 @@ def test_a_job_takes_as_many_slots_as_it_wants_cores(system: System, victims: tu
 
 def test_a_job_that_wants_more_cores_than_there_are_slots_is_refused(system: System) -> None:
     system.slots = 3
-    done = system.call("submit", "--token", "a", "--array", "1-1", "--cores", "4", "--", "/bin/true")
+    done = system.call("submit", "--token", "a", "--count", "1", "--cores", "4", "--", "/bin/true")
     assert done.returncode == 2
     assert "samgrid-fork: error: a job wants 4 cores, and there are 3 slots" in done.stderr
 
@@ -670,7 +668,7 @@ def test_of_several_keepers_killed_each_has_one_successor(system: System) -> Non
 
 
 def test_who_ignores_the_ends_of_children_may_start_the_queue(system: System) -> None:
-    words = ["--spool", str(system.spool), "submit", "--token", "a", "--array", "1-1", "--", "/bin/sh", "-c", "exit 3"]
+    words = ["--spool", str(system.spool), "submit", "--token", "a", "--count", "1", "--", "/bin/sh", "-c", "exit 3"]
     subprocess.run(["env", "--ignore-signal=CHLD", *command_line("samgrid-fork", *words)], check=True)
     assert system.wait_for_end() == {"a.1": Answer("ended", "3")}
 
@@ -703,7 +701,7 @@ def _store(system: System, token: str, command: tuple[str, ...], last: int = 1) 
     """A submission, as the submit command stores it, which nobody serves yet."""
     system.spool.mkdir(mode=0o700, exist_ok=True)
     with closing(open_spool(system.spool)) as spool:
-        write_submission(spool, token, (1, last), StoredSubmission(command, str(system.folder), ()))
+        write_submission(spool, token, last, StoredSubmission(command, str(system.folder), ()))
         return spool
 
 

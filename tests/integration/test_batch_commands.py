@@ -44,7 +44,7 @@ def running(site: Samgrid) -> tuple[Samgrid, str]:
 def submit_by_hand(samgrid: Samgrid, token: str) -> None:
     """What nobody but fork knows of."""
     queue = [sys.executable, "-P", str(LAUNCH), "samgrid-fork", "--spool", str(samgrid.state / "fork")]
-    submit = [*queue, "--slots", "4", "submit", "--token", token, "--array", "1-2", "--", "/bin/sleep", "300"]
+    submit = [*queue, "--slots", "4", "submit", "--token", token, "--count", "2", "--", "/bin/sleep", "300"]
     subprocess.run(submit, check=True, capture_output=True, env=samgrid.environment())
 
 

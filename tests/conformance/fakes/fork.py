@@ -25,7 +25,7 @@ def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> As
     command, *words = Options(arguments, "--spool --slots --grace").rest
     match command:
         case "submit":
-            return _read_submission(Options(words, "--token --array --stdout --stderr --directory --wall-time --cores"))
+            return _read_submission(Options(words, "--token --count --stdout --stderr --directory --wall-time --cores"))
         case "query":
             options = Options(words, "--token")
             if options.has("--token"):
@@ -44,13 +44,13 @@ def _is_shown(job: Job) -> bool:
 
 
 def _read_submission(options: Options) -> Submit:
-    first, last = options.get("--array").split("-")
+    last = int(options.get("--count"))
     want(options.rest[0] == "/bin/sh", f"the program {options.rest}")
     return Submit(
         options.get("--token"),
-        range(int(first), int(last) + 1),
+        range(1, last + 1),
         options.rest,
-        lambda jobs: Reply(f"{options.get('--token')} {first}-{last}\n"),
+        lambda jobs: Reply(f"{options.get('--token')} 1-{last}\n"),
     )
 
 

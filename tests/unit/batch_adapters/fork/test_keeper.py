@@ -161,7 +161,7 @@ def test_what_ends_while_the_queue_process_lives_has_made_no_claim_of_its(spool:
 def test_a_queue_process_that_dies_at_once_is_not_made_again_at_once(
     spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_submission(spool, "a", (1, 1), StoredSubmission(("/bin/true",), "/", ()))
+    write_submission(spool, "a", 1, StoredSubmission(("/bin/true",), "/", ()))
     spool.close()
     noted = tmp_path / "noted"
 

@@ -382,7 +382,7 @@ def test_jobs_of_the_embedded_batch_system_are_seen_to_their_ends(tmp_path: Path
     variables = {"python": sys.executable, "launch": str(LAUNCH), "fork_spool": str(tmp_path / "fork")}
     queue = [sys.executable, "-P", str(LAUNCH), "samgrid-fork", "--spool", str(tmp_path / "fork"), "--slots", "1"]
     script = f"until [ -e '{go}' ]; do sleep 0.02; done; exit 3"
-    job = ["--token", "t-1", "--array", "1-2", "--directory", str(tmp_path), "--", "/bin/sh", "-c", script]
+    job = ["--token", "t-1", "--count", "2", "--directory", str(tmp_path), "--", "/bin/sh", "-c", script]
     subprocess.run([*queue, "submit", *job], check=True, capture_output=True, timeout=SECONDS)
     process = start(write_description(tmp_path, describe_fork(0.05, **variables)), "-t", "1")
     seen: list[str] = []

@@ -284,7 +284,8 @@ def _read_log_status(
     by = deletions.get(str(job.local_id), of_array)
     if isinstance(by, Cause):
         # Where the batch system has said the same, it has said more.
-        return None if by is job.batch_cause else LocalStatus(str(job.local_id), "in its log", State.FAILED, cause=by)
+        words = "its dependency could not be met" if by is Cause.REFUSED else "in its log"
+        return None if by is job.batch_cause else LocalStatus(str(job.local_id), words, State.FAILED, cause=by)
     if not by and (is_deleted or job.batch_cause is Cause.REFUSED or code is None or code < 0 or not causes):
         return None
     return LocalStatus(

@@ -154,7 +154,7 @@ def test_an_unmet_dependency_is_told_from_a_deletion(toy: ToySystem, tmp_path: P
         *[(Cause.CANCELLED_OUTSIDE, "root")] * 2,
         *[(Cause.REFUSED, None)] * 2,
     ]
-    said = "F depend=afterok:7" if has_history else "in its log"
+    said = "F depend=afterok:7" if has_history else "its dependency could not be met"
     assert toy.job(1).reason == f"the batch system refused it (toy: {said})"
 
 

@@ -115,8 +115,8 @@ class LogModule:
     """The log is a folder of files ``YYYYMMDD``, not one file with rotated ones (``.1``, ``.old``) beside it."""
     read_deletions: Callable[[bytes], Iterable[tuple[bytes, bytes | Cause]]] | None = None
     """Reads the deletions in a block of complete records: the id of the job or array, and the user, or the limit at
-    which it was removed, for which 001 lines have no room; REFUSED: its dependency could not be met; without a user: what
-    was said before was no deletion. None: they are not in the log."""
+    which it was removed, for which 001 lines have no room; REFUSED: its dependency could not be met; without a user:
+    what was said before was no deletion. None: they are not in the log."""
 
     def open_feed(self, settings: FeedSettings) -> Feed:
         """A feed that follows the log; raises OSError if it exists but cannot be read, or LogNotKnown."""

@@ -26,7 +26,7 @@ from jobmanager import render_number
 from jobmanager.database.database import Database
 from jobmanager.database.documents import render_ranges
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_job import LocalJob, Outcome
+from jobmanager.database.local_job import Evidence, LocalJob, Outcome
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.site.settings import Transfer
 from jobmanager.states.changes import change_local_jobs, of_token, put_local_jobs
@@ -183,6 +183,7 @@ def _note_outcome(
         return outcome
     if isinstance(outcome, BatchError):
         logger.warning("%s %s: %s: looking for it", grid_job, intent.token, outcome)
+        _note_answer(database, grid_job, intent, outcome)
         try:
             return None if adopt(account, system, grid_job, intent.token) else outcome
         except (Unreachable, Garbled) as error:
@@ -195,6 +196,17 @@ def _note_outcome(
     ids = {intent.indexes[position - 1]: local_id for position, local_id in outcome.items()}
     register_local_jobs(database, grid_job, ids, system.adapter.naming)
     return None
+
+
+def _note_answer(database: Database, grid_job: str, intent: Intent, outcome: BatchError) -> None:
+    """Record an answer to submit without ids, in the document of the first local job, where `adopt` finds it."""
+    now = int(time.time())
+    change_local_jobs(
+        database,
+        grid_job,
+        lambda jobs: [jobs.get(grid_job, intent.indexes[0])],
+        lambda job: job.put_evidence(Evidence("us", str(outcome), now, "in doubt: it is looked for")),
+    )
 
 
 def _give_up(database: Database, grid_job: str, intent: Intent, refusal: Refused) -> None:

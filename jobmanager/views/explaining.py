@@ -339,7 +339,7 @@ def _judge_unsubmitted(job: LocalJob, context: Context) -> str:
         return f"Not submitted: {context.problem or 'no submission of it is under way'}."
     sentence = (
         f"In doubt: its submission as {job.token} was begun at {render_moment(job.intended)}, and what came of it"
-        " is not written down yet"
+        " is not written down yet" + (f" ({context.problem})" if context.problem else "")
     )
     now = context.now
     if now is None:

@@ -356,6 +356,17 @@ def test_a_submission_that_is_nowhere_is_made_again_under_its_name_once_it_is_ce
     assert toy.ids() == ["1_1", "1_2"]
 
 
+def test_an_answer_that_nobody_foresaw_stays_in_the_problem_while_the_submission_is_looked_for(toy: ToySystem) -> None:
+    toy.add([None, None], token=None)
+    toy.does("submit", "echo 'qsub: the moon is full' >&2; exit 9")
+    for _ in range(2):
+        for _ in range(3):
+            with pytest.raises(Unsettled, match=f'"samgrid cancel {GRID_JOB}" ends it: .*exit code 9: qsub: the moon'):
+                submit(toy)
+        toy.now += SETTLE
+    assert len(toy.calls("submit")) == 2
+
+
 @pytest.mark.parametrize(("script", "error"), [("exit 1", Unreachable), ("echo what", Garbled)], ids=["no", "garbled"])
 def test_while_nobody_knows_nothing_more_is_submitted(toy: ToySystem, script: str, error: type[Exception]) -> None:
     toy.change_adapter(max_array=2)

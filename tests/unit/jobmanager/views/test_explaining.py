@@ -491,6 +491,12 @@ def intended() -> LocalJob:
             ["Not submitted: submit: AssocMaxSubmitJobLimit."],
             id="what keeps it from being submitted",
         ),
+        pytest.param(
+            intended,
+            replace(QUIET, problem="submit: nowhere"),
+            ["In doubt", "(submit: nowhere)"],
+            id="in doubt, and why",
+        ),
         pytest.param(intended, QUIET, ["In doubt", TOKEN, "adopted"], id="in doubt"),
         pytest.param(
             intended, replace(QUIET, now=BatchAnswer()), ["In doubt", "submitted again only"], id="in doubt, absent"

@@ -44,7 +44,7 @@ def advance_grid_job(account: Account, job_id: str) -> None:
 def _find_due(database: Database, parent: GridJob) -> list[str]:
     if parent.cancelled:
         return []
-    return find_due_steps(states_of(database.grid_jobs.steps(parent.job_id)[parent.job_id]), parent.needs)
+    return find_due_steps(states_of(database.grid_jobs.steps_of(parent.job_id)), parent.needs)
 
 
 def _begin_step(account: Account, parent: GridJob, name: str) -> None:

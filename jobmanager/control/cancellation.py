@@ -44,10 +44,10 @@ def cancel_by_index(account: Account, grid_job: str) -> None:
 
     :raises BatchError: the batch system does not answer.
     """
-    local_jobs = account.database.local_jobs
-    for name in local_jobs.batch_systems(grid_job):
-        for live in in_parts(local_jobs.live(grid_job), _IDS):
-            find_batch_system(account, name).cancel((job.local_id for job in live), grid_job)
+    database = account.database
+    for live in in_parts(database.local_jobs.live(grid_job), _IDS):
+        system = find_batch_system(account, str(database.grid_jobs.batch_of(grid_job)))
+        system.cancel((job.local_id for job in live), grid_job)
 
 
 def _cancel_local_jobs(account: Account, grid_job: str) -> None:

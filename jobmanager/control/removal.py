@@ -19,7 +19,6 @@ from jobmanager import UserError
 from jobmanager.control.cancellation import cancel_by_index
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.times import read_time
 from jobmanager.database.usage import KEPT
 from jobmanager.gram.answers import answer_file
 from jobmanager.site.account import Account, find_batch_system
@@ -52,7 +51,9 @@ def remove_grid_job(account: Account, job_id: str) -> int:
         with database.transaction():
             check_removable(database, job_id)
             parts = (*_find_own_steps(database, job_id), job_id)
-            submitted = {part: batch for part in parts if (batch := _find_batch(database, part))}
+            submitted = {
+                part: database.grid_jobs.batch_of(part) for part in parts if database.local_jobs.last_token(part)
+            }
             for part in parts:
                 with suppress(FileNotFoundError):  # renamed by a removal that was killed
                     places.grid_job(part).rename(places.removed(part))
@@ -64,16 +65,9 @@ def remove_grid_job(account: Account, job_id: str) -> int:
                 places.removed(part).rename(places.grid_job(part))
         raise
     answer_file(account, job_id).unlink(missing_ok=True)
-    for batch in set(submitted.values()):
+    for batch in filter(None, set(submitted.values())):
         _forget(account, batch, [part for part in submitted if submitted[part] == batch])
     return sum(remove_folder(places.removed(part)) for part in parts)
-
-
-def _find_batch(database: Database, job_id: str) -> str:
-    """The batch system on which a grid job has made submissions; empty if it has made none."""
-    if database.local_jobs.last_token(job_id) is None:
-        return ""
-    return database.local_jobs.batch_systems(job_id)[0]
 
 
 def _forget(account: Account, batch: str, parts: Iterable[str]) -> None:
@@ -102,7 +96,7 @@ def measure_grid_job(account: Account, job_id: str) -> int:
 
 def _find_own_steps(database: Database, job_id: str) -> list[str]:
     """The grid jobs that are steps of this one only: a repetition takes over steps that are done."""
-    children = [step.grid_job for step in database.grid_jobs.steps(job_id).get(job_id, ())]
+    children = [step.grid_job for step in database.grid_jobs.steps_of(job_id)]
     return [child for child in children if child and database.grid_jobs.parents_of(child) == [job_id]]
 
 
@@ -125,7 +119,7 @@ def sweep(account: Account) -> int:
 def find_ended_before(database: Database, second: float) -> list[str]:
     """The grid jobs that ended before a second, the oldest first; without steps, which go with their parents."""
     ended = _read_some(database, database.grid_jobs.list_ended())
-    old = [job.job_id for job in ended if job.ended is not None and read_time(job.ended) < second]
+    old = [job.job_id for job in ended if job.ended_time is not None and job.ended_time < second]
     return [job_id for job_id in old if not database.grid_jobs.parents_of(job_id)]
 
 
@@ -160,7 +154,7 @@ def check_removable(database: Database, job_id: str) -> list[str]:
         if part not in damaged:
             _check_ended(database.grid_jobs.get(part), time.time())
     # A repetition of a step reads files in the folder of the step's parent.
-    needed = {job_id, *(step.grid_job for step in database.grid_jobs.steps(job_id).get(job_id, ()))}
+    needed = {job_id, *(step.grid_job for step in database.grid_jobs.steps_of(job_id))}
     for other in _read_some(database, [other.id for other in database.grid_jobs.list_open()]):
         if other.repeats in needed:
             repeated, by = other.repeats, other.job_id

@@ -192,7 +192,7 @@ def _make(
         if name not in job.element.attrib:
             job.element.set(name, value)
     for parent in database.grid_jobs.parents_of(job_id)[:1]:
-        step = next(step.name for step in database.grid_jobs.steps(parent)[parent] if step.grid_job == job_id)
+        step = next(step.name for step in database.grid_jobs.steps_of(parent) if step.grid_job == job_id)
         job.put_parent(parent, step)
     job.put_request([("samgrid_type", (job.job_type,))], Path("/"))
     _put_index(database, job, columns, now)
@@ -216,7 +216,7 @@ def _put_index(database: Database, job: GridJob, columns: Mapping[str, Any], now
         job.cancel(now, "its document could not be read", "us" if job.outcome == State.FAILED.word else None)
     if columns["uniqid"] is not None:
         job.put_origin(GramOrigin(columns["uniqid"], "unknown", "/dev/null", "/dev/null", False))
-    steps = database.grid_jobs.steps(job.job_id).get(job.job_id, ())
+    steps = database.grid_jobs.steps_of(job.job_id)
     indexes = [line.index for line in local_jobs]
     if steps:
         job.put_steps([step.name for step in steps])
@@ -226,7 +226,7 @@ def _put_index(database: Database, job: GridJob, columns: Mapping[str, Any], now
     elif indexes:
         job.put_slices(max(indexes), None, 1)
         if len(indexes) < max(indexes):
-            job.put_only(indexes)
+            job.only = indexes
 
 
 def _give_up_unsubmitted(database: Database, job: GridJob, now: float) -> None:

@@ -182,7 +182,7 @@ def _check_open(opened: list[str], is_same_place: bool, open_jobs: OpenJobs) -> 
 
 def _follow(database: Database, job: GridJob) -> None:
     job.retries = 0
-    steps = database.grid_jobs.steps(job.job_id).get(job.job_id)
+    steps = database.grid_jobs.steps_of(job.job_id)
     counts = database.local_jobs.count(job.job_id)
     is_begun = all(step.grid_job for step in steps) if steps else counts and State.UNSUBMITTED not in counts
     if not is_begun:

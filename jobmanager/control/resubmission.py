@@ -154,7 +154,7 @@ def succeeded_indexes(database: Database, job_id: str) -> set[int]:
 
 def done_steps(database: Database, job_id: str) -> dict[str, str]:
     """The grid jobs of the steps that are done, by the steps' names; the steps that these need are done, too."""
-    steps = database.grid_jobs.steps(job_id).get(job_id, ())
+    steps = database.grid_jobs.steps_of(job_id)
     return {step.name: step.grid_job for step in steps if step.grid_job and step.state == State.DONE.word}
 
 

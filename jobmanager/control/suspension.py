@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 def find_signalled(account: Account, grid_job: str) -> list[str]:
     """The grid jobs to which a signal applies: this one or, if it has steps, the current ones."""
-    steps = account.database.grid_jobs.steps(grid_job).get(grid_job, [])
+    steps = account.database.grid_jobs.steps_of(grid_job)
     return [step.grid_job for step in find_current_steps(steps) if step.grid_job] or [grid_job]
 
 

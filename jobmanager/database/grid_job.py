@@ -320,10 +320,7 @@ class GridJob(Document):
     def repeat_slices(self, first: "GridJob", indexes: Iterable[int]) -> None:
         """Become a repetition of some slices of a grid job, cut in the same way."""
         self._replace("slices").attrib.update(list(first.slices.items()))
-        self.put_only(indexes)
-
-    def put_only(self, indexes: Iterable[int]) -> None:
-        self._only = render_ranges(indexes)
+        self.only = list(indexes)
 
     slice_count = NUMBER.otherwise("count", 0, "slices")
     """The number of slices; a repetition may have local jobs for only some of them."""
@@ -332,7 +329,8 @@ class GridJob(Document):
     _unit = TEXT.optional("unit", "slices")
     _size = NUMBER.optional("size", "slices")
     _seed = NUMBER.optional("seed", "slices")
-    _only = TEXT.optional("only", "slices")
+    only = AttributeType[list[int]](read_ranges, render_ranges).optional("only", "slices")
+    """The indexes of a repetition's local jobs, if it has only some of the slices."""
 
     @property
     def slices(self) -> Mapping[str, str]:
@@ -343,12 +341,13 @@ class GridJob(Document):
 
     @property
     def is_partial(self) -> bool:
-        return self._only is not None
+        return self.only is not None
 
     @property
     def indexes(self) -> Sequence[int]:
         """The indexes of its local jobs; empty for a structured grid job."""
-        return range(1, self.slice_count + 1) if self._only is None else read_ranges(self._only)
+        only = self.only
+        return range(1, self.slice_count + 1) if only is None else only
 
     @property
     def count(self) -> int:

@@ -386,9 +386,9 @@ class GridJobs:
         """The batch systems of all grid jobs, including those that have ended."""
         return self._store.values("SELECT DISTINCT batch FROM grid_job ORDER BY batch")
 
-    def steps(self, job_id: str | None = None) -> dict[str, list[StepLine]]:
-        """The steps, in order, of each structured grid job, or of one only, by its id."""
-        return self._find_steps("TRUE") if job_id is None else self._find_steps("step.grid_job = ?", [job_id])
+    def steps_of(self, job_id: str) -> list[StepLine]:
+        """The steps of a grid job, in order; empty if it has its own local jobs."""
+        return self._find_steps("step.grid_job = ?", [job_id]).get(job_id, [])
 
     def open_steps(self) -> dict[str, list[StepLine]]:
         """The steps, in order, of each structured grid job that has not ended, by its id."""

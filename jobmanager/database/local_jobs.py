@@ -417,10 +417,6 @@ class LocalJobs:
         )
         return dict(self._store.query(sql, [grid_job, after, most]))
 
-    def batch_systems(self, grid_job: str) -> list[str]:
-        """The batch systems of a grid job's local jobs: at most one."""
-        return self._store.values("SELECT DISTINCT batch FROM local_job WHERE grid_job = ?", [grid_job])
-
     def is_registered(self, batch: str, token: str, array: str) -> bool:
         """True if an array with that id, or a single local job, is registered under that token."""
         # The plus makes SQLite use the id's index, not the token's.

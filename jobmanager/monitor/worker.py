@@ -137,7 +137,7 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
         stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)
         if account.database.grid_jobs.get(grid_job).state.is_final:
             return  # ended by a worker that has outlived its monitor
-        is_structured = bool(account.database.grid_jobs.steps(grid_job))
+        is_structured = bool(account.database.grid_jobs.steps_of(grid_job))
         if task is Task.COLLECT:
             _read_last_reports(account, grid_job)
             remove_half_made(account, grid_job)

@@ -131,7 +131,7 @@ def refresh_structured(database: Database, job_id: str) -> None:
     """Update the state of a structured grid job from those of its steps."""
     with database.transaction():
         parent = database.grid_jobs.get(job_id)
-        state = aggregate_steps(states_of(database.grid_jobs.steps(job_id)[job_id]), parent.needs)
+        state = aggregate_steps(states_of(database.grid_jobs.steps_of(job_id)), parent.needs)
         if parent.state.is_final or parent.state is state:
             return
         parent.state = state

@@ -66,7 +66,7 @@ def explain(account: Account, name: str, ask: bool) -> str:
 
 def find_step_jobs(database: Database, job_id: str) -> list[str]:
     """The grid jobs of a structured grid job's steps; empty for others."""
-    steps = database.grid_jobs.steps(job_id).get(job_id, [])
+    steps = database.grid_jobs.steps_of(job_id)
     return [step.grid_job for step in steps if step.grid_job]
 
 

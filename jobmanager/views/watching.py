@@ -132,7 +132,7 @@ def _take_part(database: Database, row: Overview, part: str, stall_time: float) 
 def _problem(account: Account, job_id: str) -> str:
     """This grid job's problems, from the monitor itself, which cannot store them if the disk is full."""
     lines = ask_monitor(account).splitlines()
-    parts = [step.grid_job for step in account.database.grid_jobs.steps(job_id).get(job_id, ())]
+    parts = [step.grid_job for step in account.database.grid_jobs.steps_of(job_id)]
     of_ours = ("monitor:", *(f"{name}:" for name in (job_id, *parts) if name))
     return "; ".join(line.partition(": ")[2] for line in lines if line.startswith(of_ours))
 

@@ -22,7 +22,7 @@ _REQUEST = """&(samgrid_type = structured)(steps =
 def find_task(ground: Fork, grid_job: str) -> Task | None:
     job = ground.database.grid_jobs.get(grid_job)
     if job.steps:
-        states = states_of(ground.database.grid_jobs.steps(grid_job)[grid_job])
+        states = states_of(ground.database.grid_jobs.steps_of(grid_job))
         return next_task_of_steps(states, job.needs, job.cancelled)
     return next_task(ground.database.local_jobs.count(grid_job), job.cancelled)
 
@@ -61,7 +61,7 @@ def test_a_worker_that_dies_while_it_begins_two_steps_begins_each_once(
     relations = read_rsl(_DIAMOND.format(marks=tmp_path / "marks"), {})
     whole = accept_grid_job(fork.account, [(relation.name, relation.values) for relation in relations], tmp_path)
     for _ in range(30):
-        if fork.database.grid_jobs.steps(whole)[whole][0].state == "done":
+        if fork.database.grid_jobs.steps_of(whole)[0].state == "done":
             break
         work_once(fork)
     assert find_task(fork, whole) == "advance"
@@ -82,7 +82,7 @@ def test_a_worker_that_dies_while_it_advances_begins_each_step_once(fork: Fork, 
     whole = accept_grid_job(fork.account, [(relation.name, relation.values) for relation in relations], tmp_path)
     # Up to the second step, whose worker has most to do, or to the end.
     for _ in range(30):
-        first, _ = fork.database.grid_jobs.steps(whole)[whole]
+        first, _ = fork.database.grid_jobs.steps_of(whole)
         if first.state == "done" and find_task(fork, whole) == point.task:
             break
         work_once(fork)

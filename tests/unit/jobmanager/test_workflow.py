@@ -312,7 +312,7 @@ def test_the_first_step_begins_once(account: Account) -> None:
     ]
     for _ in range(2):
         advance_grid_job(account, job_id)
-    (first, second) = account.database.grid_jobs.steps(job_id)[job_id]
+    (first, second) = account.database.grid_jobs.steps_of(job_id)
     assert first.grid_job is not None
     assert (first.state, second.grid_job) == ("unsubmitted", None)
     part = account.database.grid_jobs.get(first.grid_job)
@@ -420,7 +420,7 @@ def test_a_step_that_was_cancelled_is_cancelled_wherever_steps_are_listed(
     part = str(account.database.grid_jobs.get(job_id).steps[0].grid_job)
     account.database.grid_jobs.change(part, lambda job: job.end(State.FAILED, 2000))
     expected = [StepLine("make", part, "failed", "cancelled"), StepLine("read", None, None)]
-    assert account.database.grid_jobs.steps(job_id)[job_id] == expected
+    assert account.database.grid_jobs.steps_of(job_id) == expected
     assert account.database.grid_jobs.open_steps()[job_id] == expected
     (row,) = account.database.grid_jobs.overview(job_id)
     assert f"make ({part}) cancelled" in render_details(account, row, 3000)

@@ -158,7 +158,7 @@ def test_a_step_goes_with_its_whole_only(account: Account) -> None:
     assert find_ended_before(account.database, 100) == [B]
     assert measure_grid_job(account, B) == 7 + link_size(account)
     assert remove_grid_job(account, B) == 7 + link_size(account)
-    assert account.database.grid_jobs.steps() == {}
+    assert account.database.grid_jobs.steps_of(B) == []
     assert account.database.grid_jobs.overview() == []
     assert list(account.places.jobs.iterdir()) == []
 

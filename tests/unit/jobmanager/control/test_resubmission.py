@@ -304,7 +304,7 @@ def test_what_is_removed_meanwhile_is_not_repeated(account: Account, monkeypatch
     monkeypatch.setattr("jobmanager.control.resubmission.prepare_grid_job", prepare_late)
     with pytest.raises(UnknownJob, match=first):
         repeat_grid_job(account, first, only_failed=True)
-    assert account.database.grid_jobs.steps() == {}
+    assert account.database.grid_jobs.overview() == []
 
 
 def recover(account: Account) -> tuple[Recovery, list[GridJob]]:

@@ -97,8 +97,6 @@ def cut_grid_job(job: GridJob) -> list[PlannedJob]:
 
     A partial repetition has command lines for all of them, too, because they are found by number.
     """
-    count = job.slice_count
-    if job.size_and_seed is None:
-        return [PlannedJob(index, count) for index in range(1, count + 1)]
-    size, seed = job.size_and_seed
-    return [PlannedJob(index, count, cut_slice(index, count, size, seed)) for index in range(1, count + 1)]
+    count, of_size = job.slice_count, job.size_and_seed
+    cut = range(1, count + 1)
+    return [PlannedJob(index, count, cut_slice(index, count, *of_size) if of_size else None) for index in cut]

@@ -17,7 +17,6 @@ from jobmanager.completion.delivery import deliver_outputs, measure_files
 from jobmanager.completion.proof import ask_for_causes, prove_ends
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_job import LocalJob
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, render_failure
 from jobmanager.requests.request_handler import make_adapter
 from jobmanager.requests.time_limit import MOST_DEATHS, HandlerHung, asking
@@ -85,13 +84,8 @@ def _note_lost_folder(account: Account, job_id: str) -> None:
     """Record that all outputs are lost, if something else is in the place of the folder with them."""
     results = account.places.results(job_id)
     if results.is_symlink() or not results.is_dir():
-
-        def lose(job: LocalJob) -> bool:
-            job.put_lost([NO_FOLDER])
-            return True
-
         known = (job for job in account.database.local_jobs.lines(job_id) if job.local_id)
-        change_in_parts(account.database, job_id, known, lose)
+        change_in_parts(account.database, job_id, known, lambda job: job.put_lost([NO_FOLDER]))
 
 
 def _gather(account: Account, job_id: str) -> Gathered:

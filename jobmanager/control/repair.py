@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ class Repair:
 
     saved: Path
     """The copy of the job database from before."""
-    repaired: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    repaired: list[str]
+    left: list[str]
     """What cannot be repaired, a sentence each."""
 
 
@@ -52,24 +52,26 @@ def repair(account: Account, now: float) -> Repair:
         raise DatabaseError(f"{error}: samgrid doctor says what to do") from error
     if faults:
         raise DatabaseError(f"job database {database.path} is damaged: {faults[0]}: samgrid doctor says what to do")
-    result = Repair(_save(account, now))
+    saved = _save(account, now)
     before = list(database.checking.list_document_faults())
+    lost, left = list[str](), list[str]()
     with database.transaction():
         database.checking.derive_anew()
         for damage in list(database.find_damages()):
             # A grid job's own document comes first.
             if damage.number:
                 _make_anew(account, damage, now)
-            else:
-                _rebuild(database, damage.grid_job, now, result)
-    left = list(database.checking.list_document_faults())
+                continue
+            try:
+                lost.append(rebuild_grid_job(database, damage.grid_job, now))
+            except NotRebuilt as problem:
+                left.append(str(problem))
+    faults = list(database.checking.list_document_faults())
     with database.transaction():
         for grid_job in database.quarantine.list():
             if not any(database.find_damages(grid_job)):
                 database.quarantine.lift(grid_job)
-    result.repaired.extend(fault for fault in before if fault not in left)
-    result.left.extend(left)
-    return result
+    return Repair(saved, [*filter(None, lost), *(fault for fault in before if fault not in faults)], left + faults)
 
 
 def _save(account: Account, now: float) -> Path:
@@ -96,15 +98,6 @@ def _make_anew(account: Account, damage: DamagedDocument, now: float) -> None:
         status = read_driver_status(status_file(account, damage.grid_job, job.local_id))
         apply_driver_status(job, status, now)
     put_local_jobs(database, damage.grid_job, [job])
-
-
-def _rebuild(database: Database, job_id: str, now: float, result: Repair) -> None:
-    try:
-        lost = rebuild_grid_job(database, job_id, now)
-    except NotRebuilt as problem:
-        result.left.append(str(problem))
-    else:
-        result.repaired.extend(filter(None, [lost]))
 
 
 def make_from_index(grid_job: GridJob, columns: Mapping[str, Any], now: float) -> LocalJob:

@@ -78,11 +78,9 @@ class LocalJob(Document):
     """When its submission was last attempted."""
     array = TEXT.optional("array")
     """The batch system's id of the whole array, if it is in one."""
-    submitted = TEXT.optional("submitted")
     submitted_time = TIME.optional("submitted")
     started_time = TIME.optional("started")
     """When the present run started."""
-    ended = TEXT.optional("ended")
     ended_time = TIME.optional("ended")
     exit_code = NUMBER.optional("exit-code")
     outcome = OUTCOME.optional("outcome")

@@ -262,11 +262,8 @@ class LocalJobs:
 
         :raises DamagedDocument: one of them cannot be read.
         """
-        from jobmanager.database.documents import read_document
-        from jobmanager.database.local_job import LocalJob
-
         rows = self._store.query(f"SELECT grid_job, number, document FROM local_job {clauses}", values)
-        return [(job, LocalJob(read_document(LocalJob.tag, data, job, number))) for job, number, data in rows]
+        return [(job, _read_local_job(document, job, number)) for job, number, document in rows]
 
     def lines(self, job_id: str) -> Iterator[LocalJobLine]:
         """A line for each local job of a grid job, in order of their index; few are in memory at once."""
@@ -275,13 +272,10 @@ class LocalJobs:
 
     def ends(self, job_id: str) -> Iterator[tuple[LocalJobLine, tuple[str, ...]]]:
         """The same, each with its lost outputs."""
-        from jobmanager.database.documents import read_document
-        from jobmanager.database.local_job import LocalJob
-
         losing = "CASE WHEN instr(document, '<lost') THEN document END"
         for number, state, *rest, document in self._each_row(f"{_LINE}, {losing}", job_id):
-            found = document and LocalJob(read_document(LocalJob.tag, document, job_id, number))
-            yield LocalJobLine(number, STATE_OF_WORD[state], *rest), found.lost() if found else ()
+            lost = _read_local_job(document, job_id, number).lost() if document else ()
+            yield LocalJobLine(number, STATE_OF_WORD[state], *rest), lost
 
     def with_one_id(self, job_id: str) -> dict[str, set[int]]:
         """The indexes of local jobs that have the same id as another one of the grid job, by that id."""
@@ -297,7 +291,7 @@ class LocalJobs:
             "SELECT number FROM local_job WHERE grid_job = ? AND state IN ('pending', 'suspended')"
             " AND (state = 'pending' OR helps IS NOT NULL) AND submitted <= ? ORDER BY number"
         )
-        return [int(number) for (number,) in self._store.query(sql, [job_id, int(before)])]
+        return self._store.values(sql, [job_id, int(before)])
 
     def live(self, job_id: str) -> Iterator[LiveJob]:
         """The local jobs of a grid job that are submitted and have not ended."""
@@ -378,7 +372,7 @@ class LocalJobs:
         # Batch system by batch system, because the index begins with that column.
         batches = self._store.values("SELECT DISTINCT batch FROM grid_job ORDER BY batch")
         found = [pair for batch in batches for pair in self._read("WHERE batch = ? AND local_id = ?", batch, local_id)]
-        return sorted(found, key=lambda pair: pair[1].submitted or "", reverse=True)
+        return sorted(found, key=lambda pair: pair[1].submitted_time or 0, reverse=True)
 
     def last_token(self, job_id: str) -> str | None:
         """The highest token of a grid job (a longer one is higher); None if it has none."""
@@ -427,6 +421,13 @@ class LocalJobs:
         """The tokens of local jobs that have no id yet."""
         sql = "SELECT DISTINCT token FROM local_job WHERE state = 'unsubmitted' AND token IS NOT NULL"
         return set(self._store.values(sql))
+
+
+def _read_local_job(document: bytes, grid_job: str, number: int) -> "LocalJob":
+    from jobmanager.database.documents import read_document
+    from jobmanager.database.local_job import LocalJob
+
+    return LocalJob(read_document(LocalJob.tag, document, grid_job, number))
 
 
 def _read_live(row: Sequence[Any]) -> LiveJob:

@@ -16,24 +16,15 @@ def aggregate(counts: Mapping[State, int], has_begun: bool = False) -> State:
     DONE and FAILED. SUSPENDED means that none runs, and some are suspended while the others wait. Any other mixture is
     ACTIVE if anything has begun, even in an earlier attempt (``has_begun``): GRAM knows no way back to PENDING.
     """
-    state = _aggregate(counts)
-    return State.ACTIVE if has_begun and state in (State.UNSUBMITTED, State.PENDING) else state
-
-
-def _aggregate(counts: Mapping[State, int]) -> State:
     present = {state for state, number in counts.items() if number}
     remaining = present.difference(_FINAL)
-    if not present or present == {State.UNSUBMITTED}:
-        return State.UNSUBMITTED
-    if not remaining:
+    if present and not remaining:
         return State.STAGE_OUT
-    if State.ACTIVE in present:
-        return State.ACTIVE
     if State.SUSPENDED in remaining and remaining <= {State.SUSPENDED, State.PENDING}:
         return State.SUSPENDED
-    if remaining == present and State.SUSPENDED not in present:
-        return State.PENDING
-    return State.ACTIVE
+    if has_begun or present.difference({State.UNSUBMITTED, State.PENDING}):
+        return State.ACTIVE
+    return State.PENDING if State.PENDING in present else State.UNSUBMITTED
 
 
 def aggregate_steps(steps: Mapping[str, State | None], needs: Mapping[str, Iterable[str]]) -> State:

@@ -16,7 +16,6 @@ from jobmanager.database.database import Database, UnknownJob
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob, Outcome
 from jobmanager.database.local_jobs import FailedJob
-from jobmanager.database.times import read_time
 from jobmanager.site.account import Account, find_batch_system, find_outage
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.states.ends import needs_batch_cause
@@ -171,9 +170,9 @@ def describe_local_job(grid_job: GridJob, job: LocalJob) -> list[tuple[str, str]
         ("cause", job.cause and job.cause.value),
         ("exit code", None if job.exit_code is None else str(job.exit_code)),
         ("intended", render_moment(job.intended) if job.intended else None),
-        ("submitted", _local(job.submitted)),
-        ("started", _local(job.element.get("started"))),
-        ("ended", _local(job.ended)),
+        ("submitted", _render_moment(job.submitted_time)),
+        ("started", _render_moment(job.started_time)),
+        ("ended", _render_moment(job.ended_time)),
         ("reason", job.reason),
         ("waits", job.wait_reason),
         ("helps", job.helps),
@@ -212,8 +211,8 @@ def _describe_attempt(attempt: LocalJob) -> str:
     return f"{attempt.local_id or 'never submitted'}{place}: {attempt.reason or attempt.state.word}"
 
 
-def _local(text: str | None) -> str:
-    return render_moment(read_time(text)) if text else ""
+def _render_moment(seconds: int | None) -> str:
+    return "" if seconds is None else render_moment(seconds)
 
 
 def render_evidence(evidence: Iterable[Evidence]) -> str:

@@ -461,7 +461,7 @@ def test_an_end_that_the_queue_denies_is_taken_back() -> None:
     job = after([(5, ACTIVE, 0), (8, DONE, 3)])
     apply_driver_status(job, DriverStatus(start=5, host="n1"), 9)
     reopen(job, status("R", ACTIVE), 20)
-    assert (job.state, job.exit_code, job.driver, job.ended, job.queue_time) == (ACTIVE, None, None, None, 20)
+    assert (job.state, job.exit_code, job.driver, job.ended_time, job.queue_time) == (ACTIVE, None, None, None, 20)
     assert job.started_time == 20
     assert job.evidence()[-1] == Evidence("queue", "R", 20, "not over: active", ACTIVE)
     apply_event(job, Event(15, "17_3", PENDING))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jobmanager import UserError, render_error
-from jobmanager.commands import accounting, batch_system, grid_jobs, query, service
+from jobmanager.commands import accounting, batch_system, control, grid_jobs, query, service
 from jobmanager.commands.arguments import Declare, Run, account_of, read_name
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     _Subparsers = argparse._SubParsersAction["_Parser"]
 
-_MODULES = (grid_jobs, query, batch_system, accounting, service)
+_MODULES = (grid_jobs, control, query, batch_system, accounting, service)
 """In the order of the help."""
 _SILENT = ("status",)
 """Commands that load nothing that logs, to be fast."""

@@ -102,15 +102,10 @@ class JobHandle:
         :raises NotRepeatable: it has not ended, nothing of it failed, or that is made again already.
         :raises BadRequest: its request cannot be run any more.
         """
-        from jobmanager.commands.grid_jobs import wake_for
-        from jobmanager.control.resubmission import repeat_grid_job
-        from jobmanager.monitor.client import end_other_monitor
+        from jobmanager.commands.control import repeat
 
         with _opened(self.state_dir) as account:
-            end_other_monitor(account)
-            job = repeat_grid_job(account, self.id, failed)
-            wake_for(account, job.job_id)
-        return JobHandle(job.job_id, self.state_dir)
+            return JobHandle(repeat(account, self.id, failed), self.state_dir)
 
     def local_jobs(self) -> list[LocalJobStatus]:
         """The state of its local jobs now; empty before they are submitted, and for a structured grid job."""
@@ -347,15 +342,10 @@ def recover(request: str | int, *, state_dir: str | os.PathLike[str] | None = No
     :raises UnknownRequest: no grid job is of it.
     :raises BadRequest: its request cannot be run any more.
     """
-    from jobmanager.commands.grid_jobs import wake_for
-    from jobmanager.control.resubmission import recover_request
-    from jobmanager.monitor.client import end_other_monitor
+    from jobmanager.commands.control import recover_missing
 
     with _opened(state_dir) as account:
-        end_other_monitor(account)
-        found, jobs = recover_request(account, str(request))
-        for job in jobs[:1]:
-            wake_for(account, job.job_id)
+        found, jobs = recover_missing(account, str(request))
         folder = str(account.places.root)
     return Recovered(
         tuple(JobHandle(job_id, folder) for job_id in found.running),

@@ -13,7 +13,7 @@ from lxml import etree
 
 from batch_adapters.running.rate_limiter import TRIES, Outage, RateLimiter
 from batch_adapters.states import Cause, State
-from jobmanager.commands import cli
+from jobmanager.commands import cli, control
 from jobmanager.commands import grid_jobs as commands
 from jobmanager.database.documents import load_schema
 from jobmanager.database.grid_job import GridJob
@@ -225,7 +225,8 @@ def test_a_cancel_of_several_passes_over_one_that_cannot_be_read(
     with account.database.transaction():
         account.database._store.write("UPDATE grid_job SET document = 'no XML' WHERE id = ?", [(OPEN,)])
     chosen = dict.fromkeys(("type", "state", "user", "since", "name"))
-    assert commands.cancel(argparse.Namespace(id=[OTHER, OPEN, ENDED], **chosen)) == 1
+    monkeypatch.setattr(control, "account_of", lambda options: account)
+    assert control.cancel(argparse.Namespace(id=[OTHER, OPEN, ENDED], **chosen)) == 1
     said = capsys.readouterr()
     assert said.out == f"grid job {OTHER} is being cancelled\ngrid job {ENDED} has ended already\n"
     assert said.err.startswith(f"samgrid cancel: the document of grid job {OPEN} cannot be read")

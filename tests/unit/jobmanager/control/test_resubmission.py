@@ -425,7 +425,7 @@ def test_a_grid_job_that_cannot_be_read_keeps_no_other_from_being_submitted_agai
     with account.database.transaction():
         sql = "UPDATE grid_job SET document = substr(document, 1, length(document) - 5) WHERE id = ?"
         account.database._store.write(sql, [(first,)])
-    monkeypatch.setattr("jobmanager.commands.grid_jobs.wake_for", lambda *_: None)
+    monkeypatch.setattr("jobmanager.commands.control.wake_for", lambda *_: None)
     assert cli.main(["resubmit", first, second, "--failed", "--state-dir", str(account.places.root)]) == 1
     said = capsys.readouterr()
     assert account.database.grid_jobs.get(said.out.strip()).repeats == second

@@ -48,7 +48,7 @@ def check_module(
     """
     try:
         with limited(configuration.handlers.time_limit):
-            handlers = load_handlers([module])
+            handlers = load_handlers(module)
     except HandlerError as error:
         raise HandlerError(f"{error}{find_place(error.__cause__)}") from error
     modules = (*configuration.handlers.modules, module)

@@ -174,7 +174,7 @@ def read_job_types(site_modules: Sequence[str]) -> tuple[dict[str, type[JobAdapt
 
 
 def _loader(module: str) -> tuple[str, _Loader]:
-    return module, lambda: load_handlers([module])
+    return module, partial(load_handlers, module)
 
 
 def _load_entry_point(entry_point: "EntryPoint") -> list[type[JobAdapter]]:
@@ -235,19 +235,15 @@ def _find_fault(handler: object) -> str:
     return ""
 
 
-def load_handlers(names: Iterable[str]) -> list[type[JobAdapter]]:
-    """The handlers in these modules, each given as a dotted name or the absolute path of a .py file.
+def load_handlers(name: str) -> list[type[JobAdapter]]:
+    """The handlers in a module, given as a dotted name or the absolute path of a .py file.
 
-    :raises HandlerError: a module cannot be loaded, or has no complete handler.
+    :raises HandlerError: it cannot be loaded, or has no complete handler.
     """
-    found: list[type[JobAdapter]] = []
-    for name in names:
-        module = _load_module(name)
-        handlers = _handlers_in(module)
-        if not handlers:
-            raise HandlerError(f"handler module {name} defines no JobAdapter that is complete: {_find_lack(module)}")
-        found.extend(handlers)
-    return found
+    module = _load_module(name)
+    if handlers := _handlers_in(module):
+        return handlers
+    raise HandlerError(f"handler module {name} defines no JobAdapter that is complete: {_find_lack(module)}")
 
 
 def _find_lack(module: ModuleType) -> str:

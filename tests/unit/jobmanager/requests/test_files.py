@@ -153,4 +153,4 @@ def test_standard_input_that_is_closed_is_no_request(monkeypatch: pytest.MonkeyP
 def test_what_is_no_regular_file_is_no_module(tmp_path: Path) -> None:
     (tmp_path / "handler.py").symlink_to("/dev/null")
     with pytest.raises(HandlerError, match=r"handler\.py is no Python file"):
-        load_handlers([str(tmp_path / "handler.py")])
+        load_handlers(str(tmp_path / "handler.py"))

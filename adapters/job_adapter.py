@@ -1,5 +1,6 @@
 """What a job type defines; everything else about running grid jobs is the same for all job types."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,11 +147,17 @@ def read_needs(steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
     return needs
 
 
+_STEP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
+"""A step's name is also a folder's."""
+
+
 def check_order(steps: Sequence[Step]) -> list[str]:
-    """One sentence for each repeated name, and for each need that is not an earlier step: so no circle is possible."""
+    """One sentence for each bad or repeated name, and each need that is no earlier step: so no circle is possible."""
     faults = []
     before: list[str] = []
     for step in steps:
+        if not _STEP_NAME.fullmatch(step.name):
+            faults.append(f"steps: a name is letters, digits, _ and -, at most 40, first a letter, not {step.name!r}")
         if step.name in before:
             faults.append(f"steps: two are named {step.name}")
         known = f"the steps before it: {', '.join(before)}" if before else "it is the first"

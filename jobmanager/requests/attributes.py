@@ -1,6 +1,5 @@
 """Reads a request's attributes, and checks them against the declarations of the job type and the framework."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -166,8 +165,6 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
-STEP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
-"""A step's name is also a folder's."""
 INPUT_FOLDER = "input_folder"
 """The attribute with the outputs of an earlier step, for job types that declare it."""
 INPUT_VARIABLE = "SAMGRID_INPUT_FOLDER"

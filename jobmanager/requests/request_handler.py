@@ -10,15 +10,7 @@ from typing import Any
 
 from adapters import BadSweep, JobAdapter, Limits, RequestFile, Site, Step, TooLarge, check_order, check_sizes
 from adapters.sweep import SPLIT_FILES
-from jobmanager.requests.attributes import (
-    NOTIFY,
-    STEP_NAME,
-    BadRequest,
-    Given,
-    find_type,
-    read_request,
-    read_site_values,
-)
+from jobmanager.requests.attributes import NOTIFY, BadRequest, Given, find_type, read_request, read_site_values
 from jobmanager.requests.datasets import Datasets
 from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, blaming, find_job_type, read_texts
 from jobmanager.site.account import Account
@@ -40,7 +32,11 @@ def make_adapter(account: Account, given: Given, folder: Path, grid_job: str = "
     :raises BadRequest: with all faults.
     """
     adapter, faults = read_adapter(account, given, folder, datasets=Datasets.read(account, grid_job))
-    refuse_faults(adapter, faults)
+    if faults:
+        # If a check fails because of a faulty attribute, its own faults are left out.
+        with suppress(HandlerError):
+            faults = [*faults, *_find_faults(adapter)]
+        raise BadRequest(faults)
     return adapter
 
 
@@ -104,10 +100,8 @@ def find_steps(adapter: JobAdapter) -> Sequence[Step]:
     """
     with blaming(f"handler {adapter.jobType}"):
         steps = [_read_step(step) for step in adapter.getSteps()]
-        names = [step.name for step in steps]
-    if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
-        raise HandlerError(f"handler {adapter.jobType}: getSteps gives names that are no names, or twice: {names}")
-    if faults := check_order(steps):
+        faults = check_order(steps)
+    if faults:
         raise HandlerError(f"handler {adapter.jobType}: getSteps: {'; '.join(faults)}")
     return steps
 
@@ -174,15 +168,6 @@ def _check_number(adapter: JobAdapter, method: str, number: object) -> None:
         raise HandlerError(f"handler {adapter.jobType}: {method} gave {number!r}, which is no whole number")
     if abs(number) >= 1 << 63:
         raise HandlerError(f"handler {adapter.jobType}: {method} gave a number of {number.bit_length()} bits")
-
-
-def refuse_faults(adapter: JobAdapter, faults: list[str]) -> None:
-    """Refuse a request with faulty attributes, with all its other faults; raises BadRequest: there are such faults."""
-    if faults:
-        # If a check fails because of a faulty attribute, its own faults are left out.
-        with suppress(HandlerError):
-            faults = [*faults, *_find_faults(adapter)]
-        raise BadRequest(faults)
 
 
 def check_errors(adapter: JobAdapter) -> None:

@@ -341,6 +341,8 @@ class Unprintable:
         ("__init__", lambda self: None, "its __init__ must take request and site, and call super"),
         ("checkErrors", lambda self: None, "TypeError: checkErrors gave None, not a list of sentences"),
         ("getSteps", lambda self: [1], "TypeError: getSteps gave 1, which is no adapters.Step"),
+        ("getSteps", lambda self: [Step("../x", ())], "getSteps: steps: a name is letters, .*, not '../x'"),
+        ("getSteps", lambda self: [Step(Path("x"), ())], "TypeError"),  # type: ignore[arg-type]
         *(
             ("getSteps", lambda self, request=request: [Step("a", request)], "TypeError: getSteps: the request of 'a'")
             for request in (

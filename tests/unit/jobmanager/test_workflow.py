@@ -60,7 +60,7 @@ def accept(account: Account, steps: str, more: str = "") -> str:
     [
         pytest.param("make", "", "steps must be a list of sequences", id="no sequence"),
         pytest.param("(make samgrid_type)", "", "is no (ATTRIBUTE VALUE ...)", id="no attribute"),
-        pytest.param('("../x" (samgrid_type command))', "", "its name letters, digits", id="a name that is a path"),
+        pytest.param('("../x" (samgrid_type command))', "", "a name is letters, digits", id="a name that is a path"),
         pytest.param(f"{MAKE} {MAKE}", "", "two are named make", id="two of one name"),
         pytest.param(READ, "", "input_step 'make' is no earlier step: it is the first", id="input of nobody"),
         pytest.param(f"{READ} {MAKE}", "", "is no earlier step", id="input of a later step"),

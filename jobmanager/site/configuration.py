@@ -69,9 +69,9 @@ def read_configuration(environment: Mapping[str, str], site_file: Path = SITE_FI
     :raises ConfigurationError: naming every fault of every layer.
     """
     layers = _Layers()
-    layers.add_site_file(site_file)
-    if environment.get("SAMGRID_CONFIG"):
-        layers.add_named_file(environment["SAMGRID_CONFIG"])
+    layers.add_file(site_file)
+    if named := environment.get("SAMGRID_CONFIG"):
+        layers.add_file(Path(named), "environment SAMGRID_CONFIG: ")
     layers.add_environment(environment)
     layers.check_batch_systems()
     if layers.faults:
@@ -90,27 +90,15 @@ class _Layers:
         self.origins: dict[tuple[str, str], str] = {}
         self.faults: list[str] = []
 
-    def add_site_file(self, path: Path) -> None:
+    def add_file(self, path: Path, named: str = "") -> None:
+        """Add a file; ``named`` begins what is said about one that somebody has named: it must be there."""
         try:
-            document = _read_document(path)
-        except FileNotFoundError:
-            return  # a site need not have one
-        except (OSError, ValueError) as error:
-            self.faults.append(_describe_unreadable(path, error))
-        else:
-            self._add_document(path, document)
-
-    def add_named_file(self, name: str) -> None:
-        path = Path(name)
-        if not path.is_absolute():
-            # Monitor and workers inherit the variable, but run in other folders.
-            self.faults.append(f"environment SAMGRID_CONFIG: must be an absolute path, not {show(name)}")
-            return
-        try:
-            _check_regular(path)
+            if named:
+                _check_named(path)
             document = _read_document(path)
         except (OSError, ValueError) as error:
-            self.faults.append("environment SAMGRID_CONFIG: " + _describe_unreadable(path, error))
+            if named or not isinstance(error, FileNotFoundError):
+                self.faults.append(named + _describe_unreadable(path, error))
         else:
             self._add_document(path, document)
 
@@ -196,7 +184,10 @@ def _read_document(path: Path) -> dict[str, Any]:
             raise ValueError("lists or tables are nested far too deep") from None
 
 
-def _check_regular(path: Path) -> None:
+def _check_named(path: Path) -> None:
+    if not path.is_absolute():
+        # Monitor and workers inherit the variable, but run in other folders.
+        raise OSError(errno.EINVAL, "it must be an absolute path")
     # Opening a FIFO would wait for ever.
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")

@@ -187,7 +187,7 @@ def test_a_file_that_samgrid_config_names_must_be_there_and_regular(tmp_path: Pa
         (str(tmp_path / "absent.toml"), f"cannot read {tmp_path}/absent.toml: No such file"),
         (str(tmp_path), "it is not a regular file"),
         (str(tmp_path / "fifo"), "it is not a regular file"),
-        ("relative.toml", "must be an absolute path, not 'relative.toml'"),
+        ("relative.toml", "cannot read relative.toml: it must be an absolute path"),
     ]:
         (fault,) = faults_of(tmp_path, "", {"SAMGRID_CONFIG": name})
         assert fault.startswith("environment SAMGRID_CONFIG: ")

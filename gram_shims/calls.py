@@ -25,13 +25,12 @@ from jobmanager.database.grid_job import GramOrigin
 from jobmanager.gram.answers import (
     NO_CHANGE,
     GramAnswer,
-    answer_file,
     answer_poll,
     gram_id,
     must_fail,
+    publish_answer,
     read_gram_id,
     refuse,
-    render_answer,
     reported_state,
 )
 from jobmanager.monitor.client import end_other_monitor, wake_monitor
@@ -40,7 +39,6 @@ from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import HandlerError, find_job_type
 from jobmanager.requests.time_limit import limited
 from jobmanager.site.account import Account
-from sandbox.files import make_file
 
 logger = logging.getLogger(__name__)
 
@@ -146,11 +144,8 @@ def _set_aside(account: Account, description: JobDescription) -> tuple[JobDescri
 
 def _publish_first_answer(account: Account, job_id: str) -> None:
     """Publish an answer for GRAM's first poll, which follows at once; an answer by the monitor stays."""
-    text = render_answer(answer_poll(account, account.database.grid_jobs.get(job_id)))
-    file = answer_file(account, job_id)
     try:
-        file.parent.mkdir(mode=0o700, exist_ok=True)
-        make_file(file, text.encode(errors="replace"), is_lasting=False)
+        publish_answer(account, account.database.grid_jobs.get(job_id), is_first=True)
     except OSError as error:
         logger.warning("%s: its first answer cannot be published: %s", job_id, error)
 

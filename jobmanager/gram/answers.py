@@ -10,7 +10,7 @@ from batch_adapters.states import Event, GramError, State
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
 from jobmanager.site.settings import FailedAs
-from sandbox.files import replace_file, sync_folder
+from sandbox.files import make_file, replace_file, sync_folder
 
 # GRAM has no state for gathering outputs: its own STAGE_OUT is what it does itself after DONE.
 _REPORTED = {State.UNSUBMITTED: State.PENDING, State.STAGE_IN: State.PENDING, State.STAGE_OUT: State.ACTIVE}
@@ -89,16 +89,17 @@ def answer_file(account: Account, grid_job: str) -> Path:
     return account.places.gram / grid_job
 
 
-def publish_answer(account: Account, job: GridJob) -> None:
+def publish_answer(account: Account, job: GridJob, *, is_first: bool = False) -> None:
     """Atomically replace the answer to the next poll; the final one also survives a power cut.
 
+    :param is_first: an answer that is there already is newer, and stays.
     :raises OSError: it cannot be written; the previous answer stays, which is only late.
     """
-    text = render_answer(answer_poll(account, job))
+    content = render_answer(answer_poll(account, job)).encode(errors="replace")
     file = answer_file(account, job.job_id)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     # Durable at the end, because it is not published again.
-    replace_file(file, text.encode(errors="replace"), is_lasting=job.state.is_final)
+    (make_file if is_first else replace_file)(file, content, is_lasting=job.state.is_final)
     if job.state.is_final:
         sync_folder(file.parent)
 

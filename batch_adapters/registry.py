@@ -97,13 +97,10 @@ class UnknownEventModule(Exception):
 
 def find_event_module(name: str) -> "Module":
     """The module of that name; raises UnknownEventModule: there is none, or it cannot be loaded."""
-    if name not in EVENT_MODULES:
-        return _find_foreign(name)
-    found: Module = _load(EVENT_MODULES[name].place)
-    return found
-
-
-def _find_foreign(name: str) -> "Module":
+    found: Module
+    if name in EVENT_MODULES:
+        found = _load(EVENT_MODULES[name].place)
+        return found
     # Imported late: it takes longer to import than everything else.
     from importlib.metadata import entry_points
 
@@ -114,7 +111,7 @@ def _find_foreign(name: str) -> "Module":
             f'no module "{name}": known are {known}; others come through entry points "{ENTRY_POINTS}"'
         )
     try:
-        found: Module = foreign[name].load()
+        found = foreign[name].load()
     except (ImportError, AttributeError) as error:
         raise UnknownEventModule(f'module "{name}" ({foreign[name].value}) cannot be loaded: {error}') from error
     return found

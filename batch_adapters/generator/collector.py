@@ -51,16 +51,8 @@ class _Caller:
     since: float
 
 
-@dataclass(frozen=True)
-class _Request:
-    """One caller's lines: events to write, and receipts for lines that are not written."""
-
-    caller: _Caller
-    lines: Sequence[Event | Receipt]
-
-    @property
-    def events(self) -> list[Event]:
-        return [line for line in self.lines if isinstance(line, Event)]
+_Request = tuple[_Caller, Sequence[Event | Receipt]]
+"""One caller's lines: events to write, and receipts for lines that are not written."""
 
 
 class Collector:
@@ -127,25 +119,26 @@ class Collector:
         found = read_lines(packet, caller.uid)
         allowed = self._allowances.take(caller.uid, len(found), time.monotonic())
         lines = [Receipt.REFUSED if line is None else line for line in found[:allowed]]
-        return _Request(caller, [*lines, *[Receipt.LATER] * (len(found) - allowed)])
+        return caller, [*lines, *[Receipt.LATER] * (len(found) - allowed)]
 
     def _answer(self, requests: Sequence[_Request]) -> None:
         try:
-            write_events_now(self._folder, [event for request in requests for event in request.events])
+            events = [line for _, lines in requests for line in lines if isinstance(line, Event)]
+            write_events_now(self._folder, events)
             self._log_problem("")
             written = Receipt.TAKEN
         except OSError as error:
             self._log_problem(f"nothing can be written: {error}")
             written = Receipt.LATER
-        for request in requests:
-            answers = [line if isinstance(line, Receipt) else written for line in request.lines]
+        for caller, lines in requests:
+            answers = [line if isinstance(line, Receipt) else written for line in lines]
             refused = answers.count(Receipt.REFUSED)
             if refused:
-                logger.warning("user %d: %d of %d lines refused", request.caller.uid, refused, len(answers))
+                logger.warning("user %d: %d of %d lines refused", caller.uid, refused, len(answers))
             # A caller that has gone will send its lines again.
             with contextlib.suppress(OSError):
-                request.caller.connection.send(render_answers(answers))
-            self._drop(request.caller)
+                caller.connection.send(render_answers(answers))
+            self._drop(caller)
 
     def _drop(self, caller: _Caller) -> None:
         self._selector.unregister(caller.connection)

@@ -17,12 +17,11 @@ from batch_adapters.generator.module import Feed, FeedSettings, LogNotKnown
 from batch_adapters.generator.process import (
     InputEnded,
     Watch,
-    collect_garbage_rarely,
     hold_folder,
-    keep_freed_memory,
     leave_on_signals,
     remove_pid_file,
     run_in_background,
+    spare_time_on_memory,
     write_pid_file,
 )
 from batch_adapters.registry import EVENT_MODULES, UnknownEventModule, find_event_module
@@ -161,8 +160,7 @@ def main(argv: Sequence[str]) -> int:
     options = make_arguments().parse_args(argv)
     fill_closed_descriptors()
     leave_on_signals()
-    keep_freed_memory()
-    collect_garbage_rarely()
+    spare_time_on_memory()
     try:
         _run(options)
     except InputEnded:

@@ -19,37 +19,49 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from adapters.attributes import Attribute, Kind, read_table
 from batch_adapters.adapter import BatchError, LocalStatus
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
-from batch_adapters.registry import BadAdapter, UnknownBatchSystem
+from batch_adapters.registry import BadAdapter, Tables, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import render_argv
 from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import Event, State, render_event
 
-_KEYS = {"batch_system", "tables", "variables", "limiter", "interval"}
 _DAY = 86_400
 
 
-@dataclass(frozen=True)
-class Polling:
-    """The batch system to query, and the seconds from an answer to the next query."""
-
-    system: BatchSystem
-    interval: float
+def _read_tables(value: object) -> Tables:
+    if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
+        raise ValueError("must be an object of objects")
+    return value
 
 
-def read_polling(path: Path) -> Polling:
-    """Read the file that this module's docstring describes.
+def _read_variables(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("must be an object")
+    return value
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "batch_system": Attribute("", "").read_plain,
+    "tables": _read_tables,
+    "variables": _read_variables,
+    "limiter": Attribute("", "").read_plain,
+    "interval": Attribute("", "", Kind.NUMBER, minimum=0.01, maximum=_DAY).read_plain,
+}
+
+
+def read_polling(path: Path) -> tuple[BatchSystem, float]:
+    """The batch system to query and the interval, from the file that this module's docstring describes.
 
     :raises OSError: it cannot be read; LogNotKnown: its content is wrong, in one sentence.
     """
@@ -57,31 +69,23 @@ def read_polling(path: Path) -> Polling:
         found = json.loads(path.read_text(errors="replace"))
     except (ValueError, RecursionError) as error:
         raise LogNotKnown(f"{path} is no JSON: {error}") from error
-    if not isinstance(found, dict) or found.keys() != _KEYS:
-        wrong = sorted(found.keys() ^ _KEYS) if isinstance(found, dict) else "no object"
-        raise LogNotKnown(f"{path}: wanted is a JSON object with the keys {sorted(_KEYS)}; missing or unknown: {wrong}")
-    interval = found["interval"]
-    if type(interval) not in (int, float) or not 0.01 <= interval <= _DAY:
-        raise LogNotKnown(f"{path}: the interval {interval!r} is no number of seconds from 0.01 to {_DAY}")
-    return Polling(_find_system(path, found), interval)
-
-
-def _find_system(path: Path, found: Mapping[str, Any]) -> BatchSystem:
-    name, tables, variables, file = (found[key] for key in ("batch_system", "tables", "variables", "limiter"))
-    words, objects = (name, file), (tables, variables)
-    if not all(isinstance(value, str) for value in words) or not all(isinstance(value, dict) for value in objects):
-        raise LogNotKnown(f"{path}: batch_system and limiter must be strings, tables and variables objects")
-    if not all(isinstance(table, dict) for table in tables.values()):
-        raise LogNotKnown(f"{path}: each of the tables must be an object")
+    if not isinstance(found, dict):
+        raise LogNotKnown(f"{path} is no JSON object with the keys {', '.join(_READERS)}")
+    values, faults = read_table(found, _READERS)
+    faults += [f"{key} is missing" for key in _READERS if key not in found]
+    if faults:
+        raise LogNotKnown(f"{path}: {'; '.join(faults)}")
+    name, variables = values["batch_system"], values["variables"]
     try:
-        adapter = find_adapter(name, tables)
+        adapter = find_adapter(name, values["tables"])
         # Rendered now, so that a missing variable ends the generator at its start.
         render_argv(adapter.queue, {"user": "", "ids": (), **variables})
     except (UnknownBatchSystem, BadAdapter) as error:
         raise LogNotKnown(f"{path}: {error}") from error
     except jinja2.UndefinedError as error:
         raise LogNotKnown(f"{path}: a variable of the batch system {name} is missing: {error}") from error
-    return BatchSystem(adapter, variables, RateLimiter(Path(file), adapter.commands_per_minute, adapter.longest_pause))
+    limiter = RateLimiter(Path(values["limiter"]), adapter.commands_per_minute, adapter.longest_pause)
+    return BatchSystem(adapter, variables, limiter), values["interval"]
 
 
 class JobStates:
@@ -165,9 +169,10 @@ class PollFeed:
 
     folders: tuple[Path, ...] = ()
 
-    def __init__(self, polling: Polling) -> None:
-        """The first query starts with the first `read_events`."""
-        self._polling = polling
+    def __init__(self, system: BatchSystem, interval: float) -> None:
+        """The first query starts with the first `read_events`; ``interval``: as in this module's docstring."""
+        self._system = system
+        self._interval = interval
         self._states = JobStates()
         self._question: _Question | None = None
         self._next_question = 0.0
@@ -177,10 +182,10 @@ class PollFeed:
         """Start a query if it is time, and yield the changes of an answer that has come; see `Feed`."""
         del look_for_files
         if self._question is None and time.monotonic() >= self._next_question:
-            self._question = _Question(self._polling.system)
+            self._question = _Question(self._system)
         if self._question is not None and self._question.is_over:
             question, self._question = self._question, None
-            self._next_question = time.monotonic() + self._polling.interval
+            self._next_question = time.monotonic() + self._interval
             yield "".join(map(render_event, self._read_answer(question))).encode()
 
     def _read_answer(self, question: _Question) -> list[Event]:
@@ -199,9 +204,7 @@ class PollFeed:
         """Warn of an outage, and of unknown native states."""
         warnings = []
         if self._outage:
-            warnings.append(
-                f"{self._polling.system.adapter.name} does not answer, nothing changes until then: {self._outage}"
-            )
+            warnings.append(f"{self._system.adapter.name} does not answer, nothing changes until then: {self._outage}")
         if self._states.unknown:
             words = ", ".join(map(repr, sorted(self._states.unknown)[:9]))
             warnings.append(f"jobs in unknown native states keep the state they had: {words}")
@@ -218,7 +221,7 @@ class PollModule:
         """
         if settings.log is None:
             raise LogNotKnown("what to poll is needed: --log FILE, a JSON description of the batch system")
-        return PollFeed(read_polling(settings.log))
+        return PollFeed(*read_polling(settings.log))
 
 
 POLL = PollModule()

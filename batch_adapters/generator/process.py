@@ -16,20 +16,12 @@ from typing import TYPE_CHECKING
 from sandbox.files import empty_descriptors, kept_open, take_lock
 
 
-def keep_freed_memory() -> None:
-    """Have glibc keep the memory of one block of a log for the next (mallopt(3): M_MMAP_THRESHOLD).
-
-    Otherwise it returns it to the kernel after each block, which costs 4 % of the time on a long log.
-    """
-    # The size of a large piece that is freed becomes the threshold; its pages are never touched.
+def spare_time_on_memory() -> None:
+    """Adapt memory to one block of a log after another, or a long log takes 4 % more time (20 % for LSF's)."""
+    # glibc keeps the memory of one block for the next (mallopt(3): M_MMAP_THRESHOLD): the size of a large piece that is
+    # freed becomes the threshold; its pages are never touched.
     bytes(16 << 20)
-
-
-def collect_garbage_rarely() -> None:
-    """Have Python collect cycles only when far more objects exist than the events of one block of a log.
-
-    Otherwise collecting, in vain, takes 20 % of the time on LSF's log.
-    """
+    # Cycles, of which there are none, are looked for only when there are far more objects than the events of a block.
     gc.set_threshold(100_000)
 
 
@@ -58,7 +50,10 @@ def run_in_background(pid_file: Path | None, keep_output: bool) -> None:
     child = os.fork()
     if child:
         os.close(reader)
-        _release_child(child, writer, pid_file)
+        with kept_open(writer):
+            if pid_file is not None:
+                write_pid_file(pid_file, child)
+            os.write(writer, b"g")
         os._exit(0)
     os.close(writer)
     # End of file without a byte: the pid file could not be written.
@@ -68,13 +63,6 @@ def run_in_background(pid_file: Path | None, keep_output: bool) -> None:
     os.setsid()
     os.chdir("/")
     empty_descriptors(*((0, 2) if keep_output else (0, 1, 2)))
-
-
-def _release_child(child: int, writer: int, pid_file: Path | None) -> None:
-    with kept_open(writer):
-        if pid_file is not None:
-            write_pid_file(pid_file, child)
-        os.write(writer, b"g")
 
 
 def write_pid_file(path: Path, pid: int) -> None:

@@ -15,7 +15,7 @@ from batch_adapters.adapter import LocalStatus
 from batch_adapters.fork.adapter import FORK
 from batch_adapters.fork.processes import read_process
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
-from batch_adapters.generator.poll import POLL, JobStates, PollFeed, Polling, read_polling
+from batch_adapters.generator.poll import POLL, JobStates, PollFeed, read_polling
 from batch_adapters.registry import ADAPTERS
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.rate_limiter import RateLimiter
@@ -64,7 +64,7 @@ class FakeSystem:
     def feed(self, interval: float = 0.01, timeout: float = 60.0) -> PollFeed:
         queue = dataclasses.replace(FORK.queue, argv=(str(self.program),), timeout=timeout)
         adapter = dataclasses.replace(FORK, name="fake", queue=queue)
-        return PollFeed(Polling(BatchSystem(adapter, {}, RateLimiter(self.folder / "limiter.json", 0)), interval))
+        return PollFeed(BatchSystem(adapter, {}, RateLimiter(self.folder / "limiter.json", 0)), interval)
 
     def write_description(self) -> Path:
         """What ``-l`` takes: the embedded batch system, with our program in the place of its own."""
@@ -278,22 +278,22 @@ GOOD = describe_fork(30)
 
 
 def test_a_description_says_whom_to_ask_and_how_often(tmp_path: Path) -> None:
-    polling = read_polling(write_description(tmp_path, GOOD))
-    assert (polling.system.adapter, polling.interval) == (FORK, 30)
-    assert polling.system.event_log == "x/events"
+    system, interval = read_polling(write_description(tmp_path, GOOD))
+    assert (system.adapter, interval) == (FORK, 30)
+    assert system.event_log == "x/events"
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_every_batch_system_can_be_asked(tmp_path: Path, name: str) -> None:
     description = {**GOOD, "batch_system": name}
-    assert read_polling(write_description(tmp_path, description)).system.adapter.name == name
+    assert read_polling(write_description(tmp_path, description))[0].adapter.name == name
 
 
 def test_a_description_brings_the_sites_tables(tmp_path: Path) -> None:
     toy = {"based_on": "fork", "queue": {"argv": ["toy-queue"]}, "commands_per_minute": 7}
     (tmp_path / "limiter.json").write_text(json.dumps({"tries": 1, "words": "down"}))
     described = {**GOOD, "batch_system": "toy", "tables": {"toy": toy}, "limiter": str(tmp_path / "limiter.json")}
-    system = read_polling(write_description(tmp_path, described)).system
+    system, _ = read_polling(write_description(tmp_path, described))
     assert (system.adapter.name, system.adapter.queue.argv) == ("toy", ("toy-queue",))
     outage = system.limiter.outage()
     assert outage is not None
@@ -303,26 +303,26 @@ def test_a_description_brings_the_sites_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("description", "message"),
     [
-        pytest.param({**GOOD, "intervall": 3}, r"unknown: \['intervall'\]", id="unknown-key"),
+        pytest.param({**GOOD, "intervall": 3}, "has no key 'intervall'", id="unknown-key"),
         pytest.param(
             {key: value for key, value in GOOD.items() if key != "interval"},
-            r"missing or unknown: \['interval'\]",
+            "interval is missing",
             id="missing-key",
         ),
-        pytest.param([], "no object", id="no-object"),
+        pytest.param([], "no JSON object", id="no-object"),
         pytest.param(
             {**GOOD, "batch_system": "fax"}, 'unknown batch system "fax": known are .*fork', id="unknown-system"
         ),
-        pytest.param({**GOOD, "batch_system": ["fork"]}, "must be strings", id="system-no-name"),
-        pytest.param({**GOOD, "variables": "x"}, "variables objects", id="variables-no-object"),
-        pytest.param({**GOOD, "tables": []}, "tables and variables objects", id="tables-no-object"),
-        pytest.param({**GOOD, "limiter": 7}, "limiter must be strings", id="limiter-no-path"),
+        pytest.param({**GOOD, "batch_system": ["fork"]}, "batch_system must be", id="system-no-name"),
+        pytest.param({**GOOD, "variables": "x"}, "variables must be an object", id="variables-no-object"),
+        pytest.param({**GOOD, "tables": []}, "tables must be an object", id="tables-no-object"),
+        pytest.param({**GOOD, "limiter": 7}, "limiter must be", id="limiter-no-path"),
         pytest.param({**GOOD, "tables": {"fork": {"qeue": 1}}}, "has no key 'qeue'", id="faulty-table"),
         pytest.param({**GOOD, "variables": {"python": "x"}}, "'launch' is undefined", id="missing-variable"),
-        pytest.param({**GOOD, "interval": 0}, "interval 0 is no number of seconds", id="interval-0"),
-        pytest.param({**GOOD, "interval": "30"}, "interval '30' is no number", id="interval-text"),
-        pytest.param({**GOOD, "interval": True}, "interval True is no number", id="interval-true"),
-        pytest.param({**GOOD, "interval": float("nan")}, "interval nan is no number", id="interval-nan"),
+        pytest.param({**GOOD, "interval": 0}, "interval must be", id="interval-0"),
+        pytest.param({**GOOD, "interval": "30"}, "interval must be", id="interval-text"),
+        pytest.param({**GOOD, "interval": True}, "interval must be", id="interval-true"),
+        pytest.param({**GOOD, "interval": float("nan")}, "interval must be", id="interval-nan"),
     ],
 )
 def test_a_wrong_description_is_refused_in_one_line(tmp_path: Path, description: object, message: str) -> None:

@@ -547,7 +547,7 @@ def _check_start(data: bytes) -> None:
 
 
 def _check_fork_commands(text: str) -> None:
-    for name in ("token", "array", "slots", "limit", "grace"):
+    for name in ("token", "count", "slots", "limit", "grace"):
         with contextlib.suppress(argparse.ArgumentTypeError):
             getattr(fork_commands, f"read_{name}")(text)
     read_local_id(text)
@@ -900,7 +900,7 @@ TARGETS: Mapping[str, Target] = {
         (ValueError,),
         (b'{"command":["a"],"directory":"/","environment":[["A","b"]]}',),
     ),
-    "fork-arguments": Target(of_text(_check_fork_commands), seeds=(b"1-250", b"t-1.3", b"A=b", b"7")),
+    "fork-arguments": Target(of_text(_check_fork_commands), seeds=(b"250", b"t-1.3", b"A=b", b"7")),
     "page": Target(
         _check_page,
         seeds=(

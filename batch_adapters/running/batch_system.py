@@ -167,12 +167,13 @@ class BatchSystem:
                 known |= _read(self.adapter.read_tokens, printed)
         return known
 
-    def cancel(self, ids: Iterable[str], *prefixes: str) -> None:
+    def cancel(self, ids: Iterable[str], *prefixes: str) -> set[str]:
         """Cancel local jobs, or whole arrays; an event or a query will tell when they have ended.
 
         :param prefixes: (here and below) of their tokens: where ids began anew, another job may have one of them.
+        :returns: the ids that another job seems to have, and that were left alone therefore.
         """
-        self._change(self.adapter.cancel, "cancel", ids, prefixes)
+        return self._change(self.adapter.cancel, "cancel", ids, prefixes)
 
     def suspend(self, ids: Iterable[str], *prefixes: str) -> None:
         """Suspend running local jobs, or whole arrays; missing or suspended ones are no error.
@@ -204,12 +205,14 @@ class BatchSystem:
 
     def _change(
         self, command: Command | None, verb: str, ids: Iterable[str], prefixes: Sequence[str], **variables: int
-    ) -> None:
+    ) -> set[str]:
         if command is None:
             raise Refused(f"{self.adapter.name} has no command with which the owner of local jobs could {verb} them")
         # Orphans repeat theirs, and an argument may not be longer than 128 KiB.
         named = list(dict.fromkeys(prefixes))
-        wanted = self._leave_out_others(command, list(ids), tuple(named))
+        given = list(ids)
+        wanted = self._leave_out_others(command, given, tuple(named))
+        left = set(given).difference(wanted)
         if command is self.adapter.cancel:
             wanted = self.adapter.naming.fold(wanted)
         most = min(self.adapter.cancel_at_once, _MOST_IDS)
@@ -221,6 +224,7 @@ class BatchSystem:
                 complaint = complaint or error
         if complaint is not None:
             raise complaint
+        return left
 
     def _leave_out_others(self, command: Command, ids: list[str], prefixes: tuple[str, ...]) -> list[str]:
         """Without the ids that jobs of other tokens have in the queue, because ids began anew; all, without an answer.
@@ -243,7 +247,8 @@ class BatchSystem:
             return ids
         others = {array_of(s.local_id) for s in odd if s.token and not s.token.startswith(prefixes)}
         if others:
-            logger.warning("%s: not changed, as others have these ids now: %s", self.adapter.name, sorted(others)[:20])
+            words = "not changed, as others have these ids now, or they were renamed"
+            logger.warning("%s: %s: %s", self.adapter.name, words, " ".join(sorted(others)[:20]))
         return [one for one in ids if array_of(one) not in others]
 
     def analyze(self, local_id: str) -> str:

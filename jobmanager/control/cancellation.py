@@ -72,8 +72,9 @@ def _cancel_known(database: Database, system: BatchSystem, grid_job: str) -> int
         # Recorded before the command, because the ends may be reported before it has answered.
         _note_asked(database, grid_job, _find_cancel_cause(database.grid_jobs.get(grid_job)))
         ids = choose_ids(database, system.adapter.name, lambda: database.local_jobs.live(grid_job))
-        for some in in_parts(ids, _IDS):
-            system.cancel(some, grid_job)
+        left = {one for some in in_parts(ids, _IDS) for one in system.cancel(some, grid_job)}
+        if left:
+            count -= sum(job.local_id in left or job.array in left for job in database.local_jobs.live(grid_job))
     return count
 
 

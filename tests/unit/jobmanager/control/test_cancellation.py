@@ -69,6 +69,17 @@ def test_an_array_of_the_same_id_of_earlier_days_does_not_count(toy: ToySystem) 
     assert toy.calls("cancel") == ["17_2 17_1"]
 
 
+def test_only_what_was_asked_counts_as_asked(toy: ToySystem, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    toy.add(["17_1", "17_2", "18_1", "18_2", "19"])
+    end(toy, 3)
+    toy.answers("queue", f"17_1 R {TOKEN} -", "18_2 R renamed -", "19 R other -")
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.calls("cancel") == ["17"]
+    assert f"{GRID_JOB} cancel: 0 never submitted, 2 asked to end" in caplog.messages
+    assert "toy: not changed, as others have these ids now, or they were renamed: 18 19" in caplog.messages
+
+
 def test_what_was_never_submitted_fails(
     toy: ToySystem, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -158,7 +158,7 @@ def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
 def _ask_history(account: Account, job_id: str, select: Selection) -> BatchError | None:
     """One query for each token; an error if there was no answer, and somebody waits for it."""
     database = account.database
-    puzzling = _Chosen(database, job_id, filter(needs_batch_cause, select()))
+    puzzling = _Chosen(database, job_id, filter(_may_be_told, select()))
     if not puzzling.by_token:
         return None
     system = _find_system(account, job_id)
@@ -167,7 +167,7 @@ def _ask_history(account: Account, job_id: str, select: Selection) -> BatchError
 
     def apply(job: LocalJob) -> bool:
         # One that was queued again meanwhile is in another run.
-        return needs_batch_cause(job) and note_batch_end(job, answer[str(job.local_id)])
+        return _may_be_told(job) and note_batch_end(job, answer[str(job.local_id)])
 
     try:
         for token in sorted(puzzling.by_token):
@@ -185,6 +185,11 @@ def _ask_history(account: Account, job_id: str, select: Selection) -> BatchError
         late = (_note(job) for token in puzzling.by_token for job in puzzling.read(token) if needs_batch_cause(job))
         _wait_for(late, system.adapter.outputs_lag, "to come into the history")
     return silence
+
+
+def _may_be_told(job: LocalJob) -> bool:
+    """True if the history may say why a local job ended or, where the queue has said that, who cancelled it."""
+    return needs_batch_cause(job) or (job.batch_cause is Cause.CANCELLED_OUTSIDE and may_have_been_deleted(job))
 
 
 def _try_history(system: BatchSystem, token: str) -> tuple[list[LocalStatus], BatchError | None]:

@@ -393,6 +393,14 @@ class LocalJobs:
         sql = f"SELECT {_LIVE} FROM local_job INDEXED BY local_job_open WHERE batch = ? AND {_IS_LIVE}"
         return list(map(_read_live, self._store.query(sql, [batch])))
 
+    def unexplained(self, batch: str, local_ids: Iterable[str]) -> list[LiveJob]:
+        """The local jobs with these ids that have ended, as far as the batch system has not said why."""
+        sql = (
+            f"SELECT {_LIVE} FROM local_job WHERE batch = ? AND local_id IN (SELECT value FROM json_each(?))"
+            " AND outcome IS NOT NULL AND coalesce(cause, 'signal') IN ('signal', 'exit-code', 'never-started')"
+        )
+        return list(map(_read_live, self._store.query(sql, [batch, render_array(local_ids)])))
+
     def blocked(self, job_id: str) -> list[Blocked]:
         """The blocked local jobs of a grid job, grouped by reason, the most frequent first."""
         # Each may have its own command, if the batch system has no arrays: the first one is shown.

@@ -25,8 +25,8 @@ from jobmanager.database.local_jobs import LocalJobs
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import read_driver_status, reconcile_with_drivers, status_file
-from jobmanager.states.ends import may_run_again, was_asked_to_end
-from jobmanager.states.transitions import apply_status, find_state, find_wait_reason, mark_lost, reopen
+from jobmanager.states.ends import may_run_again, needs_batch_cause, was_asked_to_end
+from jobmanager.states.transitions import apply_status, find_state, find_wait_reason, mark_lost, note_batch_end, reopen
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,9 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     shown = {key: status for key, status in found.items() if status.is_of(key.token)}
     _apply(account, shown, asked)
     found_ids = {key.local_id for key in found}
-    _take_back(account, name, [status for status in answer if status.local_id not in found_ids], asked)
+    others = [status for status in answer if status.local_id not in found_ids]
+    _take_back(account, name, others, asked)
+    _note_causes(account, name, others)
     try:
         _search_missing(account, system, [key for key in known if key not in shown], asked)
     finally:  # the history may be silent while the queue answers: Slurm's is in a database of its own
@@ -108,6 +110,21 @@ def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], ask
             if goes_on:
                 select = same_runs(grid_job, [local_job])
                 change_local_jobs(database, grid_job, select, partial(_reopen, status, asked))
+
+
+def _note_causes(account: Account, name: str, statuses: Iterable[LocalStatus]) -> None:
+    """Keep why local jobs ended whose end is known already: the others may run until the queue shows these no more."""
+    causes = {status.local_id: status for status in statuses if status.cause is not None and status.says_why}
+    for grid_job, known in _by_grid_job(account.database.local_jobs.unexplained(name, causes)).items():
+        with suppress(DamagedDocument):
+            if not account.database.grid_jobs.get(grid_job).state.is_final:
+                select = same_runs(grid_job, known)
+                change_local_jobs(account.database, grid_job, select, partial(_note_cause, causes))
+
+
+def _note_cause(causes: Mapping[str, LocalStatus], job: LocalJob) -> bool:
+    status = causes[str(job.local_id)]
+    return status.is_of(str(job.token)) and needs_batch_cause(job) and note_batch_end(job, status)
 
 
 def _runs_again(account: Account, grid_job: str, job: LocalJob) -> bool:

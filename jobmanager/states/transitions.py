@@ -114,7 +114,7 @@ def note_batch_end(job: LocalJob, status: "LocalStatus") -> bool:
     if status.state is None or not (status.state.is_final or status.cause is Cause.MEMORY_LIMIT):
         return False
     words = " ".join(filter(None, (status.native_state, status.reason)))
-    if job.batch_words == words:
+    if job.batch_words == words and status.by in ("", job.ended_by):
         return False
     job.put_batch_end(words, status.state, status.cause, status.by)
     if job.driver != "ended" and status.exit_code is not None:

@@ -141,6 +141,21 @@ def test_an_end_that_the_driver_was_told_to_make_is_taken_back_where_it_is_alive
     assert toy.calls("cancel") == []
 
 
+def test_why_an_end_came_that_a_driver_recorded_is_kept_while_the_queue_still_says_so(toy: ToySystem) -> None:
+    toy.change_adapter(causes={"CA": Cause.CANCELLED_OUTSIDE})
+    toy.add(["17_1", "17_2", "17_3"], ACTIVE)
+    for local_id in ("17_1", "17_3"):
+        toy.drives(local_id, "start 1000", "caught TERM 1002", "exit 143", "end 1003")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job(), toy.job(3)])
+    toy.answers("queue", f"17_1 CA {TOKEN} -", f"17_2 R {TOKEN} -", "17_3 CA otherjob-1 -")
+    look(toy)
+    toy.answers("queue", f"17_2 R {TOKEN} -")
+    look(toy)
+    assert [job.cause for job in toy.database.local_jobs.all_of(GRID_JOB)] == [
+        Cause.CANCELLED_OUTSIDE, None, Cause.SIGNAL,
+    ]  # fmt: skip
+
+
 def test_where_an_end_is_taken_back_nothing_is_said_of_gathering_any_more(toy: ToySystem) -> None:
     toy.add(["17_1"], ACTIVE)
     toy.drives("17_1", "start 1000", "caught TERM 1002", "exit 143", "end 1003")

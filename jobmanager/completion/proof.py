@@ -23,14 +23,11 @@ from jobmanager.site.settings import EventSource
 from jobmanager.states.changes import change_in_parts, in_parts, is_recent
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import may_have_been_deleted, may_run_again, needs_batch_cause, was_asked_to_end
-from jobmanager.states.reconciliation import ask_queue
+from jobmanager.states.reconciliation import HISTORY_PATIENCE, ask_queue
 from jobmanager.states.transitions import note_batch_end, reopen
 from sandbox.files import open_unlinked
 
 logger = logging.getLogger(__name__)
-
-_HISTORY_PATIENCE = 3600
-"""Seconds that a history without an answer is waited for: then local jobs that were ended have failed by a signal."""
 
 Selection = Callable[[], Iterable[LocalJob]]
 """Reads local jobs of one grid job that have ended, as they are in the database at that time."""
@@ -207,8 +204,8 @@ def _wait_for_history(late: Iterable[LocalJob], silence: BatchError) -> None:
         if job.outcome is Outcome.SUCCEEDED:
             raise Unreachable(f"waits for news of why {job.local_id} ended: {silence}") from silence
         ended = _note(job).ended_time
-        if is_recent(ended, now, _HISTORY_PATIENCE):
-            until = render_time(ended + _HISTORY_PATIENCE)
+        if is_recent(ended, now, HISTORY_PATIENCE):
+            until = render_time(ended + HISTORY_PATIENCE)
             raise Unreachable(f"waits until {until} for news of why {job.local_id} ended: {silence}") from silence
     logger.info("why local jobs ended more than an hour ago is not known: %s", silence)
 

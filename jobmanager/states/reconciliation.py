@@ -9,12 +9,12 @@ grid job knows is an orphan.
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
+from batch_adapters.adapter import BatchError, Garbled, LocalStatus, Unreachable
 from batch_adapters.naming import TOKEN
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import OutputTooLong
@@ -34,6 +34,8 @@ MISSING_ANSWERS = 3
 """A local job is gone after so many answers in a row without it."""
 MOST_HISTORIES = 10
 """Tokens whose history is queried each time; the others wait for the next."""
+HISTORY_PATIENCE = 3600
+"""Seconds that a history without an answer is waited for: then it counts as one that knows nothing."""
 
 
 def reconcile_batch_system(account: Account, name: str) -> None:
@@ -158,19 +160,25 @@ def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], 
     _read_drivers(account, gone)
     still_open = {key.local_id for key in account.database.local_jobs.list_open(system.adapter.name)}
     gone = [key for key in gone if key.local_id in still_open]
-    witnessed = set()
-    for token in sorted({key.token for key in gone})[:MOST_HISTORIES]:
-        ended = {status.local_id: status for status in system.find_ended(token)}
-        witnessed.add(token)
-        of_token = [key for key in gone if key.token == token and key.local_id in ended]
-        _change(account, of_token, partial(_end_by_history, ended, asked))
+    tokens = sorted({key.token for key in gone})[:MOST_HISTORIES]
+    answered: set[str] = set()
+    silence: BatchError | None = None
+    try:
+        for token in tokens:
+            ended = {status.local_id: status for status in system.find_ended(token)}
+            answered.add(token)
+            of_token = [key for key in gone if key.token == token and key.local_id in ended]
+            _change(account, of_token, partial(_end_by_history, ended, asked))
+    except (Unreachable, Garbled) as error:
+        silence = error
     patience = max(system.adapter.outputs_lag, system.adapter.settle_time)
+    patience_for = {token: patience if token in answered else max(patience, HISTORY_PATIENCE) for token in tokens}
     hopeless = [
         key
         for key in gone
-        if key.token in witnessed
+        if key.token in patience_for
         and missing[key.local_id][0] >= MISSING_ANSWERS
-        and asked - missing[key.local_id][1] >= patience
+        and asked - missing[key.local_id][1] >= patience_for[key.token]
     ]
     # Where too many are in the queue, they are asked for by name, and somebody may have changed that.
     arrays = {system.adapter.naming.array_of(key.local_id) for key in hopeless}
@@ -181,7 +189,9 @@ def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], 
     # Not every batch system tells what a job was submitted as: while one lives whose name is no token, it may be ours.
     renamed = {key for key, status in found.items() if status.is_alive and not TOKEN.fullmatch(status.token)}
     lost = [key for key in hopeless if key not in shown and key not in renamed]
-    _change(account, lost, partial(_mark_lost, system.adapter.name, asked))
+    _change(account, lost, partial(_mark_lost, system.adapter.name, answered, asked))
+    if silence is not None:
+        raise silence
 
 
 def _count_answers(
@@ -217,10 +227,11 @@ def _end_by_history(ended: Mapping[str, LocalStatus], asked: int, job: LocalJob)
     return status.state is not None and status.state.is_final and apply_status(job, status, asked, "history")
 
 
-def _mark_lost(batch: str, asked: int, job: LocalJob) -> bool:
+def _mark_lost(batch: str, answered: Container[str], asked: int, job: LocalJob) -> bool:
     if job.state.is_final:
         return False
-    mark_lost(job, asked, f"{batch} no longer knows it, and its driver left no record of an end")
+    history = "" if job.token in answered else ", its history does not answer"
+    mark_lost(job, asked, f"{batch} no longer knows it{history}, and its driver left no record of an end")
     return True
 
 

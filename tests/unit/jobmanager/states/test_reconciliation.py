@@ -457,14 +457,18 @@ def test_where_nobody_answers_drivers_are_believed(toy: ToySystem, script: str, 
     assert toy.database.events.missing("toy") == {}
 
 
-def test_without_an_answer_of_the_history_nothing_is_given_up(toy: ToySystem) -> None:
-    toy.add(["17_1"], ACTIVE)
+def test_without_an_answer_of_the_history_nothing_is_given_up_for_an_hour(toy: ToySystem) -> None:
+    toy.add(["17_1", "17_2"], ACTIVE)
     before = toy.documents()
     toy.does("history", "exit 1")
-    for toy.now in (NOW, NOW + 100, NOW + 200, NOW + 300):
+    for seconds in (0, 100, 200, 3599, 3600):
+        assert toy.documents() == before
+        toy.now = NOW + seconds
+        toy.answers("status", *[f"17_2 R {TOKEN} -"] * (seconds == 3600))
         with pytest.raises(Unreachable):
             look(toy)
-    assert toy.documents() == before
+    assert (toy.states(), toy.job().cause) == ([FAILED, ACTIVE], Cause.NODE_LOST)
+    assert "its history does not answer" in toy.job().evidence()[-1].verdict
 
 
 # --- what nobody wants

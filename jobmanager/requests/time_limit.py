@@ -34,6 +34,9 @@ PATIENCE = 10.0
 """Seconds after which a person who waits for a handler is told so."""
 _GRACE = 5.0
 """Seconds between interrupting the code and killing its process."""
+_MOMENT, _WHILE = 0.2, 2.0
+"""Seconds of processor time after which a call gives way to others, for its time and for good."""
+_AUTOGROUP = Path("/proc/self/autogroup")
 _SHOWN_CALLS = 3
 _LIMITS = [getattr(resource, f"RLIMIT_{name}") for name in ("AS", "CPU", "FSIZE", "NOFILE", "NPROC")]
 _STDERR = 2
@@ -94,6 +97,41 @@ def telling_delay(most: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextmanager
+def _giving_way() -> Iterator[None]:
+    """Let others use the processors first when the block, in a worker, uses them for long.
+
+    Where the kernel shares them among sessions (sched(7), autogroup), this ends with the block. Elsewhere it looks at
+    nice values, which cannot be put back, and which the embedded batch system would inherit from us.
+    """
+    lowered = False
+
+    def give_way(number: int, frame: FrameType | None) -> None:
+        nonlocal lowered
+        if lowered:
+            os.setpriority(os.PRIO_PROCESS, 0, 19)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        lowered = True
+        _put_autogroup(19)
+
+    before = signal.signal(signal.SIGPROF, give_way)
+    signal.siginterrupt(signal.SIGPROF, False)
+    signal.setitimer(signal.ITIMER_PROF, _MOMENT, _WHILE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+        if lowered:
+            _put_autogroup(0)
+
+
+def _put_autogroup(nice: int) -> None:
+    # EAGAIN: the kernel allows few changes a second, in all.
+    with suppress(OSError):
+        _AUTOGROUP.write_text(str(nice))
 
 
 @contextmanager
@@ -190,7 +228,7 @@ class Asking:
         record = open_own(self.asked, os.O_TRUNC)
         try:
             # Before the record of the call is removed: an end here counts as a death.
-            with _ending_useless(record), limited(self.seconds, record):
+            with _ending_useless(record), _giving_way(), limited(self.seconds, record):
                 yield
         except HandlerHung as error:
             self._note(str(error))

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from jobmanager.requests import time_limit
 from jobmanager.requests.job_types import HandlerUnreachable
 from jobmanager.requests.time_limit import RECORDS, Asking, HandlerHung, limited
 from tests.unit.traps import TRAPS
+from tests.waiting import SECONDS
 
 ROOT = Path(__file__).resolve().parents[4]
 LIMIT = 1.0
@@ -52,6 +54,21 @@ def test_it_says_where_it_was(hang: Callable[[], None]) -> None:
     words = rf"no end after 1 s: {hang.__name__} \(.*test_time_limit.py, line \d+\)"
     with pytest.raises(HandlerHung, match=words), limited(LIMIT):
         hang()
+
+
+def test_others_go_first_while_it_computes_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, nice = tmp_path / "autogroup", list[tuple[int, int, int]]()
+    group.touch()
+    monkeypatch.setattr(time_limit, "_AUTOGROUP", group)
+    monkeypatch.setattr(time_limit, "_WHILE", 0.01)
+    monkeypatch.setattr(os, "setpriority", lambda *what: nice.append(what))
+    asked, hung, died, unreached = (tmp_path / name for name in RECORDS)
+    with Asking(asked, hung, died, unreached, SECONDS).limited():
+        while not nice:
+            pass
+        assert group.read_text() == "19"
+    assert group.read_text() == "0"
+    assert nice == [(os.PRIO_PROCESS, 0, 19)]
 
 
 @pytest.mark.parametrize("seconds", [0, 60])

@@ -38,10 +38,6 @@ class RecordFormat(enum.Enum):
     AUDITOR = "auditor"
 
 
-class NotAccounted(UserError):
-    """No records can be written; the sentence says why and the way out."""
-
-
 @dataclass(frozen=True)
 class Written:
     """What was written."""
@@ -54,15 +50,15 @@ class Written:
 def write_records(account: Account, folder: Path, form: RecordFormat, since: float | None, now: float) -> Written:
     """Write all records that no file of that format has yet, and again the files with what ended since a second.
 
-    :raises NotAccounted, OSError: no file can be written; one that was is noted, and the rest is written next time.
+    :raises UserError, OSError: no file can be written; one that was is noted, and the rest is written next time.
     """
     if account.configuration.site.name == SiteSettings.name:
-        raise NotAccounted(f'[site] name is still "{SiteSettings.name}": set it to what the grid calls this site')
+        raise UserError(f'[site] name is still "{SiteSettings.name}": set it to what the grid calls this site')
     if not folder.is_dir():
-        raise NotAccounted(f"{folder} is no folder: make it, for those who send what is in it")
+        raise UserError(f"{folder} is no folder: make it, for those who send what is in it")
     with locked(account.places.accounting_lock) as lock:
         if lock is None:
-            raise NotAccounted("another process writes records of this account: try again when it has ended")
+            raise UserError("another process writes records of this account: try again when it has ended")
         _record_ended(account)
         if since is not None:
             with account.database.transaction():
@@ -136,23 +132,16 @@ def render_apel(records: Iterable[UsageRecord], site: str) -> str:
 
 def _list_apel_fields(record: UsageRecord, site: str) -> Mapping[str, object]:
     return {
-        "Site": site,
-        "SubmitHost": record.submit_host,
+        **_list_common_fields(record, site),
         # With the time of the end it is APEL's key: batch systems use ids again, and accounts may have the same.
         "LocalJobId": "/".join(filter(None, (record.local_id, record.record_id))),
         "LocalUserId": record.owner,
-        "GlobalUserName": record.subject,
-        "VO": record.vo,
         "WallDuration": record.ended - record.started,
         # APEL takes no record without.
         "CpuDuration": round(record.cpu_seconds or 0),
-        "Processors": record.cores,
-        "NodeCount": 1,
         "StartTime": record.started,
         "EndTime": record.ended,
         "InfrastructureDescription": f"SAMGRID-{record.batch.upper()}",
-        "InfrastructureType": "grid",
-        **_list_service_level(record),
     }
 
 
@@ -164,16 +153,9 @@ def render_apel_summaries(summaries: Iterable[UsageSummary], site: str) -> str:
 def _list_summary_fields(summary: UsageSummary, site: str) -> Mapping[str, object]:
     year, month = summary.month.split("-")
     return {
-        "Site": site,
+        **_list_common_fields(summary, site),
         "Month": int(month),
         "Year": int(year),
-        "GlobalUserName": summary.subject,
-        "VO": summary.vo,
-        "SubmitHost": summary.submit_host,
-        "InfrastructureType": "grid",
-        **_list_service_level(summary),
-        "NodeCount": 1,
-        "Processors": summary.cores,
         "EarliestEndTime": summary.first_end,
         "LatestEndTime": summary.last_end,
         "WallDuration": summary.wall_seconds,
@@ -182,8 +164,18 @@ def _list_summary_fields(summary: UsageSummary, site: str) -> Mapping[str, objec
     }
 
 
-def _list_service_level(known: InCommon) -> Mapping[str, object]:
-    return {"ServiceLevelType": known.benchmark_type, "ServiceLevel": known.benchmark} if known.benchmark else {}
+def _list_common_fields(known: InCommon, site: str) -> Mapping[str, object]:
+    return {
+        "Site": site,
+        "SubmitHost": known.submit_host,
+        "GlobalUserName": known.subject,
+        "VO": known.vo,
+        "InfrastructureType": "grid",
+        "NodeCount": 1,
+        "Processors": known.cores,
+        "ServiceLevelType": known.benchmark_type if known.benchmark else None,
+        "ServiceLevel": known.benchmark,
+    }
 
 
 def _render_message(header: str, entries: Iterable[Mapping[str, object]]) -> str:

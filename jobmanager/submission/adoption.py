@@ -101,22 +101,18 @@ def _add(
 
 
 def _add_drivers(found: dict[int, list[str]], account: Account, grid_job: str, token: str) -> None:
-    for index, local_id in _search_drivers(account, grid_job, token):
-        found.setdefault(index, []).append(local_id)
+    """Add the ids of the token's local jobs whose drivers have started."""
+    prefix = render_stem(grid_job, "")
+    for file in account.places.results(grid_job).glob(f"{prefix}*.status"):
+        status = read_driver_status(file)
+        if status.token == token and status.index is not None:
+            local_id = file.name.removeprefix(prefix).removesuffix(".status")
+            found.setdefault(status.index, []).append(local_id)
 
 
 def _age(local_id: str) -> list[int]:
     # Batch systems count upwards.
     return [int(number) for number in re.findall(r"\d+", local_id)]
-
-
-def _search_drivers(account: Account, grid_job: str, token: str) -> Iterable[tuple[int, str]]:
-    """Index and id of each local job of a token whose driver has started."""
-    prefix = render_stem(grid_job, "")
-    for file in account.places.results(grid_job).glob(f"{prefix}*.status"):
-        status = read_driver_status(file)
-        if status.token == token and status.index is not None:
-            yield status.index, file.name.removeprefix(prefix).removesuffix(".status")
 
 
 def _cancel_duplicates(system: BatchSystem, database: Database, grid_job: str, found: Mapping[int, list[str]]) -> None:

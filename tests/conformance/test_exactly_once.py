@@ -154,7 +154,7 @@ class GridJob:
 @pytest.fixture
 def silent_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drivers that have not begun to write yet: else what they write would prove what nobody answers."""
-    monkeypatch.setattr(adoption, "_search_drivers", lambda account, grid_job, token: ())
+    monkeypatch.setattr(adoption, "_add_drivers", lambda found, account, grid_job, token: None)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ PROGRAMS = {
     "samgrid gram": "gram_shims.installation.install",
     "samgrid-monitor": "jobmanager.monitor.monitor",
     "samgrid-worker": "jobmanager.monitor.worker",
-    "samgrid-query": "jobmanager.views.query_child",
+    "samgrid-query": "jobmanager.views.query.child",
     "samgrid-notify": "jobmanager.views.notification",
     "samgrid-fork": "batch_adapters.fork.commands",
     "samgrid-fork-starter": "batch_adapters.fork.starter",

@@ -42,7 +42,7 @@ from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.states.registration import apply_events, create_local_jobs, register_local_jobs
 from jobmanager.submission.submit import write_intent
 from jobmanager.views.grid_jobs import render_table
-from jobmanager.views.query_child import Question, find_by_columns
+from jobmanager.views.query.child import Question, find_by_columns
 from jobmanager.views.usage import sum_usage
 from jobmanager.web.pages.overview import read_overview_page
 from jobmanager.web.reading import open_read_only

@@ -30,7 +30,7 @@ from tests.waiting import SECONDS  # noqa: E402
 _LONGEST = 1 << 17
 _PRELOADED = (
     *("jobmanager.commands.cli", "jobmanager.requests.acceptance", "jobmanager.checks.handler_check"),
-    *("jobmanager.views.export", "jobmanager.views.query_child", "jobmanager.views.watching"),
+    *("jobmanager.views.export", "jobmanager.views.query.child", "jobmanager.views.watching"),
     *("lark", "lxml.etree", "rich.progress"),
 )
 """What commands import."""
@@ -117,7 +117,7 @@ def serve() -> None:
     forking = SimpleNamespace(
         run=functools.partial(run_forked, start=_run_child), TimeoutExpired=subprocess.TimeoutExpired
     )
-    vars(importlib.import_module("jobmanager.views.query"))["subprocess"] = forking
+    vars(importlib.import_module("jobmanager.views.query.query"))["subprocess"] = forking
     gc.freeze()
     with socket.socket(fileno=os.dup(0)) as connection:
         while True:

@@ -44,7 +44,7 @@ def _declare_query(command: argparse.ArgumentParser) -> None:
 
 
 def query(options: argparse.Namespace) -> int:
-    from jobmanager.views.query import RENDERERS, Language, QueryLimits, check_names, run_limited
+    from jobmanager.views.query.query import RENDERERS, Language, QueryLimits, check_names, run_limited
 
     account = account_of(options)
     job_id = account.database.grid_jobs.find(options.job) if options.job is not None else None

@@ -97,8 +97,8 @@ from jobmanager.states.program_reports import RefusedXml, read_foreign_xml
 from jobmanager.views.following import read_printed
 from jobmanager.views.grid_jobs import render_output
 from jobmanager.views.logs import render_log
-from jobmanager.views.query_child import BadExpression, evaluate_xpath
-from jobmanager.views.selection import read_selection
+from jobmanager.views.query.child import BadExpression, evaluate_xpath
+from jobmanager.views.query.selection import read_selection
 from jobmanager.web.access import Guard
 from jobmanager.web.app import make_app
 from jobmanager.web.serving import read_listen

@@ -21,4 +21,4 @@ def toy(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> To
 def forked_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each query's process is forked, with everything loaded: what it answers is the same."""
     forking = SimpleNamespace(run=run_forked, TimeoutExpired=subprocess.TimeoutExpired)
-    monkeypatch.setattr("jobmanager.views.query.subprocess", forking)
+    monkeypatch.setattr("jobmanager.views.query.query.subprocess", forking)

@@ -19,7 +19,7 @@ from jobmanager import UserError
 from jobmanager.commands.arguments import read_since
 from jobmanager.site.account import open_account
 
-from ...views.query import Item
+from ...views.query.query import Item
 from .statuses import JobStatus, LocalJobStatus, read_local_status, read_status
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ def query(
     """
     import warnings
 
-    from jobmanager.views.query import Language, QueryLimits, check_names, run_limited
+    from jobmanager.views.query.query import Language, QueryLimits, check_names, run_limited
 
     _check_timeout(timeout)
     language = Language.XQUERY if xquery else Language.XPATH

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 
 from jobmanager.database.database import UnknownJob
 from jobmanager.site.account import Account
-from jobmanager.views.query import MOST_LETTERS, Language, QueryError, QueryLimits, QueryResult, make_cells, run_limited
+from jobmanager.views.query.query import (
+    MOST_LETTERS,
+    Language,
+    QueryError,
+    QueryLimits,
+    QueryResult,
+    make_cells,
+    run_limited,
+)
 from jobmanager.web.reading import open_read_only
 
 LIMITS = QueryLimits(seconds=30, memory=1_000_000_000, answer=8_000_000)

@@ -10,7 +10,7 @@ from jobmanager.commands import cli
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
-from jobmanager.views.query import (
+from jobmanager.views.query.query import (
     RENDERERS,
     Item,
     ItemKind,

@@ -16,13 +16,13 @@ from pathlib import Path as FilePath
 from lxml import etree
 
 from jobmanager.database.database import DamagedDocument, Database, DatabaseError
-from jobmanager.views.selection import Path, read_selection
+from jobmanager.views.query.selection import Path, read_selection
 from sandbox.files import empty_descriptors
 
 _PREFIXES = {"re": "http://exslt.org/regular-expressions"}
 
 WireItem = tuple[str, str, list[tuple[str, str]]]
-"""Kind, text and fields of a `jobmanager.views.query.Item`."""
+"""Kind, text and fields of a `jobmanager.views.query.query.Item`."""
 
 
 class BadExpression(Exception):
@@ -135,7 +135,7 @@ def prepare_xquery(tree: etree._Element) -> Callable[[str], Iterable[WireItem]]:
 
 @dataclass(frozen=True)
 class Question:
-    """The query and its limits (see `jobmanager.views.query.QueryLimits`)."""
+    """The query and its limits (see `jobmanager.views.query.query.QueryLimits`)."""
 
     database: str | None
     job_id: str | None

@@ -12,8 +12,8 @@ from batch_adapters.states import Cause, State
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob, Outcome
-from jobmanager.views.query_child import Question, WireItem, _answer, evaluate_xpath, find_by_columns
-from jobmanager.views.selection import read_selection
+from jobmanager.views.query.child import Question, WireItem, _answer, evaluate_xpath, find_by_columns
+from jobmanager.views.query.selection import read_selection
 
 WORDS = (
     "active",
@@ -122,7 +122,7 @@ def ask(database: Database, expression: str, job_id: str | None = None) -> list[
     """What is found without the tree; None where nothing is tried."""
     question = Question(None, job_id, expression, "XPath", 0, 0, 10**9)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jobmanager.views.query_child._open", lambda _: database)
+        patch.setattr("jobmanager.views.query.child._open", lambda _: database)
         patch.setattr(database, "close", lambda: None)
         return find_by_columns(question, [])
 

@@ -192,6 +192,8 @@ def status(options: argparse.Namespace) -> int:
 
 def output(options: argparse.Namespace) -> int:
     """Show the output tar of a grid job that has ended, or unpack it."""
+    from jobmanager.views.outputs import unpack_output
+
     account = account_of(options)
     job_ids = find_grid_jobs(options, account.database)
     folder = Path(options.extract) if options.extract else None
@@ -200,20 +202,10 @@ def output(options: argparse.Namespace) -> int:
     for job_id in job_ids:
         _show_output(account, job_id)
         if folder:
-            _extract(account, job_id, folder / job_id if len(job_ids) > 1 else folder)
+            own = folder / job_id if len(job_ids) > 1 else folder
+            unpack_output(account, job_id, own)
+            print(f"unpacked into {own}")
     return 0
-
-
-def _extract(account: "Account", job_id: str, folder: Path) -> None:
-    from jobmanager.completion.collection import output_limits
-    from sandbox.files import SandboxError
-    from sandbox.unpack import unpack
-
-    try:
-        unpack(account.places.output(job_id), folder, output_limits(account))
-    except SandboxError as error:
-        raise CommandError(str(error)) from error
-    print(f"unpacked into {folder}")
 
 
 def log(options: argparse.Namespace) -> int:
@@ -307,20 +299,10 @@ def wake_for(account: "Account", job_id: str) -> None:
 
 
 def _show_output(account: "Account", job_id: str) -> None:
-    import tarfile
+    from jobmanager.views.outputs import find_tar, render_output
 
-    from jobmanager.views.grid_jobs import render_output
-    from jobmanager.views.text import render_line
-
-    job = account.database.grid_jobs.get(job_id)
-    tar = account.places.output(job_id)
-    if not job.state.is_final:
-        raise CommandError(f"grid job {job_id} is {job.state.word}: its output is there when it has ended")
-    try:
-        text = render_output(job, tar)
-    except (OSError, ValueError, LookupError, EOFError, tarfile.TarError) as error:
-        raise CommandError(f"the output {tar} cannot be read: {render_line(str(error))}") from error
-    print(text)
+    tar = find_tar(account, job_id)
+    print(render_output(account.database.grid_jobs.get(job_id), tar))
 
 
 def _wake_if_needed(account: "Account") -> None:

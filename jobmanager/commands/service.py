@@ -4,7 +4,9 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jobmanager.commands.arguments import (
     JOB_HELP,
@@ -16,6 +18,9 @@ from jobmanager.commands.arguments import (
     read_name,
     read_seconds,
 )
+
+if TYPE_CHECKING:
+    from adapters import Attribute, JobAdapter
 
 CHECK_HELP = """\
 Loads the module, checks its declarations, cuts a sample request into local jobs, packs the sandbox twice, and runs one
@@ -40,20 +45,47 @@ def types(options: argparse.Namespace) -> int:
     from jobmanager.requests.attributes import COMMON_ATTRIBUTES, suggest
     from jobmanager.requests.job_types import read_job_types
     from jobmanager.site.configuration import read_configuration
-    from jobmanager.views.grid_jobs import render_type, render_types
+    from jobmanager.views.text import render_columns
 
     known, faults = read_job_types(read_configuration(os.environ).handlers.modules)
     for fault in dict.fromkeys(map(str, faults.values())):
         print(f"samgrid: left out: {fault}", file=sys.stderr)
     if options.type is None:
-        print(render_types(known))
+        print(render_columns([(name, _first_line(known[name])) for name in sorted(known)]))
         return 0
     if options.type not in known:
         raise CommandError(
             f'unknown job type "{options.type}"{suggest(options.type, known)}: known are {", ".join(sorted(known))}'
         )
-    print(render_type(known[options.type], COMMON_ATTRIBUTES))
+    print(_render_type(known[options.type], COMMON_ATTRIBUTES))
     return 0
+
+
+def _render_type(handler: "type[JobAdapter]", common: "Sequence[Attribute]") -> str:
+    """A job type's attributes: its own, the site's, and those of every type."""
+    parts = [f"{handler.jobType}: {_first_line(handler)}", "", "attributes:", _render_attributes(handler.attributes)]
+    parts += ["", "attributes of every job type:", _render_attributes(common)]
+    if handler.siteAttributes:
+        parts += ["", f"configuration [type.{handler.jobType}]:", _render_attributes(handler.siteAttributes)]
+    return "\n".join(parts)
+
+
+def _render_attributes(attributes: "Iterable[Attribute]") -> str:
+    from jobmanager.views.text import render_listing
+
+    rows = [(a.name, a.describe(), "required" if a.required else _default(a), a.doc) for a in attributes]
+    return render_listing(("NAME", "VALUE", "DEFAULT", "MEANING"), rows) if rows else "none"
+
+
+def _default(attribute: "Attribute") -> str:
+    shown = attribute.default
+    if isinstance(shown, bool):
+        return "yes" if shown else "no"
+    return "" if shown is None or shown in ("", ()) else str(shown)
+
+
+def _first_line(handler: "type[JobAdapter]") -> str:
+    return (handler.__doc__ or "").strip().splitlines()[0] if handler.__doc__ else ""
 
 
 def check_handler(options: argparse.Namespace) -> int:

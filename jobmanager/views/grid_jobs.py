@@ -1,7 +1,5 @@
 """Texts about grid jobs and job types for people, and the same as JSON for programs."""
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,12 +23,10 @@ from jobmanager.views.text import (
 )
 
 if TYPE_CHECKING:  # a list of grid jobs needs neither XML nor job types
-    from adapters import Attribute, JobAdapter
     from batch_adapters.running.rate_limiter import Outage
     from jobmanager.database.grid_job import CredentialEntry, GridJob
 
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed", "cancelled")
-_SHOWN_KINDS = 20
 
 
 class GridJobList(NamedTuple):
@@ -308,96 +304,3 @@ def _render_phase(phase: PhaseSum, local_jobs: int) -> str:
 
     amount = f"{phase.done:,} of {phase.expected_total(local_jobs):,} {phase.unit}".rstrip()
     return ", ".join(filter(None, (amount, render_rate(phase))))
-
-
-def render_output(job: "GridJob", tar: Path) -> str:
-    """The path of an ended grid job's output tar, what is in it, what is missing, and the handler's summary."""
-    lines = [str(tar)]
-    files, ends, lacking = _Files(job.job_id), Counter[tuple[str, str]](), list[str]()
-    try:
-        _read_contents(tar, job.job_id, files, ends, lacking)
-    except (TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"its manifest.json is damaged: {error}") from error
-    lines += [f"{files.count:,} files, {files.size:,} bytes:", files.render()]
-    lines += [printable(f"{count:,} {outcome}: {cause}") for (outcome, cause), count in ends.most_common()]
-    lines += lacking
-    lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
-    lines.append(f"grid job {job.job_id}: {job.outcome}" + (f": {printable(job.reason)}" if job.reason else ""))
-    return render_columns([[line] for part in lines for line in part.splitlines()])
-
-
-def _read_contents(tar: Path, job_id: str, files: "_Files", ends: Counter[tuple[str, str]], lacking: list[str]) -> None:
-    from sandbox.unpack import read_manifest
-
-    for name, item in read_manifest(tar, job_id):
-        if name == "files":
-            files.add(item["path"], item["size"])
-        elif name == "missing":
-            lacking.append(printable(f"missing: {item['local_id']}: {', '.join(item['what'])}"))
-        elif name == "refused":
-            lacking.append(printable(f"refused: {item['path']}: {item['reason']}"))
-        elif item["cause"]:
-            ends[item["outcome"], item["cause"].replace("-", " ")] += 1
-
-
-class _Files:
-    """Counts the files of a tar by kind; those of all local jobs, or of a step's, count together."""
-
-    def __init__(self, job_id: str) -> None:
-        self._local_job = re.compile(rf"(?:{job_id}|([^/]+/)\w+)\.[^/]+?\.(stdout|stderr|status|output/.*)", re.DOTALL)
-        self._counts, self._sizes = Counter[str](), Counter[str]()
-
-    def add(self, path: str, size: int) -> None:
-        found = self._local_job.fullmatch(path)
-        kind = (found[1] or "") + found[2] if found else path
-        self._counts[kind] += 1
-        self._sizes[kind] += size
-
-    @property
-    def count(self) -> int:
-        return self._counts.total()
-
-    @property
-    def size(self) -> int:
-        return self._sizes.total()
-
-    def render(self) -> str:
-        rows = [
-            (f"{count:>9,} ×", printable(kind), f"{self._sizes[kind]:>18,} bytes")
-            for kind, count in sorted(self._counts.items())
-        ]
-        if len(rows) > _SHOWN_KINDS:
-            rows = [
-                *rows[:_SHOWN_KINDS],
-                ("", f"… and {len(rows) - _SHOWN_KINDS} other names (tar -tf shows them)", ""),
-            ]
-        return render_columns(rows)
-
-
-def render_types(types: "Mapping[str, type[JobAdapter]]") -> str:
-    return render_columns([(name, _first_line(types[name])) for name in sorted(types)])
-
-
-def render_type(handler: "type[JobAdapter]", common: "Sequence[Attribute]") -> str:
-    """A job type's attributes: its own, the site's, and those of every type."""
-    parts = [f"{handler.jobType}: {_first_line(handler)}", "", "attributes:", _render_attributes(handler.attributes)]
-    parts += ["", "attributes of every job type:", _render_attributes(common)]
-    if handler.siteAttributes:
-        parts += ["", f"configuration [type.{handler.jobType}]:", _render_attributes(handler.siteAttributes)]
-    return "\n".join(parts)
-
-
-def _render_attributes(attributes: "Iterable[Attribute]") -> str:
-    rows = [(a.name, a.describe(), "required" if a.required else _default(a), a.doc) for a in attributes]
-    return render_listing(("NAME", "VALUE", "DEFAULT", "MEANING"), rows) if rows else "none"
-
-
-def _default(attribute: "Attribute") -> str:
-    shown = attribute.default
-    if isinstance(shown, bool):
-        return "yes" if shown else "no"
-    return "" if shown is None or shown in ("", ()) else str(shown)
-
-
-def _first_line(handler: "type[JobAdapter]") -> str:
-    return (handler.__doc__ or "").strip().splitlines()[0] if handler.__doc__ else ""

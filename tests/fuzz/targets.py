@@ -95,8 +95,8 @@ from jobmanager.site.places import StatePlaces
 from jobmanager.site.settings import SETTINGS
 from jobmanager.states.program_reports import RefusedXml, read_foreign_xml
 from jobmanager.views.following import read_printed
-from jobmanager.views.grid_jobs import render_output
 from jobmanager.views.logs import render_log
+from jobmanager.views.outputs import NoOutput, render_output
 from jobmanager.views.query.child import BadExpression, evaluate_xpath
 from jobmanager.views.query.selection import read_selection
 from jobmanager.web.access import Guard
@@ -846,7 +846,7 @@ TARGETS: Mapping[str, Target] = {
     ),
     "manifest": Target(
         _check_manifest,
-        (ValueError, LookupError),
+        (NoOutput,),
         (
             b'{\n "local_jobs": [\n  {"local_id": "1", "outcome": "failed", "cause": "signal"}\n ],\n "files": [\n'
             b'  {"path": "k3f9zq2m/a", "size": 3}\n ],\n "missing": [\n  {"local_id": "2", "what": ["a"]}\n ],\n'

@@ -12,9 +12,10 @@ from ...requests.attributes import BadRequest
 from ...requests.job_types import HandlerError
 from ...site.configuration import ConfigurationError
 from ...site.places import StateFolderError
+from ...views.outputs import NoOutput
 from ...views.query.query import Item, QueryError
 from ...views.watching import CannotGoOn
-from .handles import BadArgument, JobHandle, NoOutput, Recovered, grid_job, grid_jobs, query, recover, submit
+from .handles import BadArgument, JobHandle, Recovered, grid_job, grid_jobs, query, recover, submit
 from .mapping import CallFailed, MapHandle, submit_map
 from .statuses import CredentialStatus, JobStatus, LocalJobStatus, PhaseProgress, StepStatus
 

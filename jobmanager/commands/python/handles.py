@@ -31,10 +31,6 @@ class BadArgument(UserError, ValueError):
     """A function was given what it cannot take; the message says what it takes."""
 
 
-class NoOutput(UserError):
-    """A grid job's output does not exist, or cannot be unpacked; the message says why."""
-
-
 @dataclass(frozen=True)
 class JobHandle:
     """A handle of a grid job; it is only looked up when a method is called."""
@@ -147,8 +143,10 @@ class JobHandle:
 
     def output_tar(self) -> Path:
         """The one tar with every output; raises NoOutput: it has not ended."""
+        from jobmanager.views.outputs import find_tar
+
         with _opened(self.state_dir) as account:
-            return _find_tar(account, self.id)
+            return find_tar(account, self.id)
 
     def outputs(self, folder: str | os.PathLike[str]) -> dict[int, Path]:
         """The output folders of local jobs by number; local jobs without output have none.
@@ -157,13 +155,14 @@ class JobHandle:
 
         :raises NoOutput: it has not ended, its output cannot be unpacked, or it is a sequence: its steps have some.
         """
+        from jobmanager.views.outputs import NoOutput, find_tar
         from sandbox.status import render_stem
 
         with _opened(self.state_dir) as account:
-            tar = _find_tar(account, self.id)
+            find_tar(account, self.id)  # whether it has ended is said first
             if account.database.grid_jobs.get(self.id).steps:
                 raise NoOutput(f"grid job {self.id} has no local jobs of its own: ask its steps")
-            unpacked = _unpack(account, tar, Path(folder).absolute(), self.id)
+            unpacked = _unpack(account, self.id, Path(folder).absolute())
             stems = {
                 line.index: render_stem(self.id, line.local_id)
                 for line in account.database.local_jobs.lines(self.id)
@@ -205,28 +204,16 @@ def _check_timeout(timeout: object) -> None:
         raise BadArgument(f"timeout is a number of seconds, not {timeout!r}")
 
 
-def _find_tar(account: "Account", job_id: str) -> Path:
-    job = account.database.grid_jobs.get(job_id)
-    if not job.state.is_final:
-        raise NoOutput(f"grid job {job_id} is {job.state.word}: its output is there when it has ended")
-    return account.places.output(job_id)
-
-
-def _unpack(account: "Account", tar: Path, folder: Path, job_id: str) -> Path:
+def _unpack(account: "Account", job_id: str, folder: Path) -> Path:
     """Unpack the tar, completely or not at all; the folder."""
-    from jobmanager.completion.collection import output_limits
-    from sandbox.files import SandboxError
-    from sandbox.unpack import unpack
+    from jobmanager.views.outputs import unpack_output
 
     unpacked = folder / job_id
     if unpacked.exists():
         return unpacked
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{job_id}-") as temporary:
-        try:
-            unpack(tar, Path(temporary, "tar"), output_limits(account))
-        except SandboxError as error:
-            raise NoOutput(str(error)) from error
+        unpack_output(account, job_id, Path(temporary, "tar"))
         try:
             Path(temporary, "tar", job_id).rename(unpacked)
         except OSError:

@@ -149,7 +149,7 @@ def test_a_full_standard_output_is_not_the_tars_fault(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     account.database.grid_jobs.change(JOB, lambda job: job.end(State.DONE, time.time()))
-    monkeypatch.setattr("jobmanager.views.grid_jobs.render_output", lambda job, tar: "text")
+    monkeypatch.setattr("jobmanager.views.outputs.render_output", lambda job, tar: "text")
     monkeypatch.setattr(sys, "stdout", Full())
     assert cli.main(["output", "--state-dir", str(account.places.root), JOB]) == 1
     assert capsys.readouterr().err == "samgrid output: No space left on device\n"

@@ -34,7 +34,7 @@ from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import reconcile_with_drivers, status_file
 from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.states.registration import apply_events
-from jobmanager.views.grid_jobs import render_output
+from jobmanager.views.outputs import render_output
 from sandbox.files import TarLimits, remove_folder
 from tests.unit.toy_system import GRID_JOB, LAG, NOW, TOKEN, ToySystem
 from tests.unit.traps import TRAPS

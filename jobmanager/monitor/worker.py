@@ -158,13 +158,15 @@ def _begin(account: Account, task: Task, grid_job: str) -> None:
     _log_unused(account, grid_job)
     begin = advance_grid_job if task is Task.ADVANCE else run_grid_job
     try:
-        _refuse_hopeless(account, grid_job)
+        # A worker that hung, or died, may have been killed before it could give up.
+        if why := _find_hopeless(account, grid_job):
+            raise HandlerError(why)
         begin(account, grid_job)
     except HandlerHung as error:
         logger.warning("%s %s", grid_job, error, exc_info=error.__cause__)
-        if len(_find_hangs(account, grid_job)) < MOST_HANGS:
+        if not (why := _find_hopeless(account, grid_job)):
             raise
-        _give_up(account, grid_job, _render_hangs(account, grid_job))
+        _give_up(account, grid_job, why)
     except HandlerUnreachable as error:
         times = sum(asking(account, grid_job, what).count_unreached() for what in FIRST_QUESTIONS)
         if times < MOST_UNREACHED:
@@ -209,28 +211,21 @@ def _log_unused(account: Account, grid_job: str) -> None:
     logger.info("%s not used, because the job type %s does not take it: %s", grid_job, job.job_type, names)
 
 
-def _find_hangs(account: Account, grid_job: str) -> list[str]:
-    return [hang for what in FIRST_QUESTIONS for hang in asking(account, grid_job, what).find_hangs()]
-
-
-def _refuse_hopeless(account: Account, grid_job: str) -> None:
-    """Refuse a handler that has hung, or killed its workers, too often: such workers cannot say so themselves."""
-    if len(_find_hangs(account, grid_job)) >= MOST_HANGS:
-        raise HandlerError(_render_hangs(account, grid_job))
-    deaths = sum(asking(account, grid_job, what).count_deaths() for what in FIRST_QUESTIONS)
+def _find_hopeless(account: Account, grid_job: str) -> str:
+    """Why its handler is not asked any more: it has hung, or killed its workers, too often; empty if it has not."""
+    questions = [asking(account, grid_job, what) for what in FIRST_QUESTIONS]
+    hangs = [hang for question in questions for hang in question.find_hangs()]
+    deaths = sum(question.count_deaths() for question in questions)
+    handler = f"handler {account.database.grid_jobs.get(grid_job).job_type}"
+    if len(hangs) >= MOST_HANGS:
+        return f"{handler} was asked {len(hangs)} times and did not come to an end: {hangs[-1]}"
     if not deaths:
-        return
-    job_type = account.database.grid_jobs.get(grid_job).job_type
-    sentence = f"handler {job_type} was asked {deaths} times, and each time the process that asked it ended"
+        return ""
+    sentence = f"{handler} was asked {deaths} times, and each time the process that asked it ended"
     if deaths >= MOST_DEATHS:
-        raise HandlerError(sentence)
+        return sentence
     logger.warning("%s %s: it will be given up after %d times", grid_job, sentence, MOST_DEATHS)
-
-
-def _render_hangs(account: Account, grid_job: str) -> str:
-    hangs = _find_hangs(account, grid_job)
-    job_type = account.database.grid_jobs.get(grid_job).job_type
-    return f"handler {job_type} was asked {len(hangs)} times and did not come to an end: {hangs[-1]}"
+    return ""
 
 
 def _read_last_reports(account: Account, grid_job: str) -> None:

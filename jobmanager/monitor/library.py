@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from batch_adapters.states import Event, State
@@ -102,32 +101,18 @@ class Registry(Generic[Key]):
             return min([*stamps, *(event.timestamp for event in self._next)], default=None)
 
 
-class StateFile:
-    """Keeps the second from which the next generator must start, as text in a file; nowhere without a path."""
+def read_start_time(path: Path | None) -> int | None:
+    """The second, since 1970, from which the generator must start; None if there is no such file.
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path and path.absolute()
-        self._written: int | None = None
-
-    def read_start_time(self) -> int | None:
-        """Seconds since 1970; None if nothing was ever written.
-
-        :raises OSError: the file cannot be read.
-        :raises ValueError: it holds no time.
-        """
-        if self._path is None or not self._path.exists():
-            return None
-        text = self._path.read_text("ascii", errors="replace")
-        if not re.fullmatch(r"\d{1,12}\n?", text, re.ASCII):
-            raise ValueError(f"{self._path} holds no time in seconds since 1970: remove it to start from now")
-        return int(text)
-
-    def write_start_time(self, start_time: int) -> None:
-        """Write the file if the time has changed; raises OSError: it cannot be written; the old one stays."""
-        if self._path is None or start_time == self._written:
-            return
-        replace_file(self._path, f"{start_time}\n".encode())
-        self._written = start_time
+    :raises OSError: the file cannot be read.
+    :raises ValueError: it holds no time.
+    """
+    if path is None or not path.exists():
+        return None
+    text = path.read_text("ascii", errors="replace")
+    if not re.fullmatch(r"\d{1,12}\n?", text, re.ASCII):
+        raise ValueError(f"{path} holds no time in seconds since 1970: remove it to start from now")
+    return int(text)
 
 
 class _Wakeup:
@@ -180,10 +165,11 @@ class JobStateMonitor(Generic[Key]):
         self._command = generator_command
         self._listener = listener
         self._registry = Registry[Key](cache_time)
-        self._state_file = StateFile(state_file)
-        now, since = int(time.time()), self._state_file.read_start_time()
+        self._state_file = state_file and state_file.absolute()
+        self._written: int | None = None
+        now, since = int(time.time()), read_start_time(self._state_file)
         self._replays = Replays(now if since is None else min(since, now))
-        self._state_file.write_start_time(self._replays.start_time)
+        self._write_start_time(self._replays.start_time)
         self._selector = selectors.DefaultSelector()
         self._generator = Generator("of the job state monitor", self._selector, self._find_command, self._take)
         self._is_closing = False
@@ -219,9 +205,7 @@ class JobStateMonitor(Generic[Key]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self) -> None:
@@ -276,7 +260,12 @@ class JobStateMonitor(Generic[Key]):
         oldest = self._registry.forget_old(time.monotonic())
         start_time = self._replays.start_time
         try:
-            self._state_file.write_start_time(start_time if oldest is None else min(start_time, oldest))
+            self._write_start_time(start_time if oldest is None else min(start_time, oldest))
         except OSError as error:
             # Only the next replay is longer.
             logger.warning("the time to start from stays as it was written: %s", error)
+
+    def _write_start_time(self, start_time: int) -> None:
+        if self._state_file is not None and start_time != self._written:
+            replace_file(self._state_file, f"{start_time}\n".encode())
+            self._written = start_time

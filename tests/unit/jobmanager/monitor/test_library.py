@@ -17,7 +17,7 @@ from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event, State, render_event
 from jobmanager.monitor import generators
 from jobmanager.monitor import library as job_state_monitor
-from jobmanager.monitor.library import AlreadyRegistered, JobStateMonitor, NotRegistered, Registry, StateFile
+from jobmanager.monitor.library import AlreadyRegistered, JobStateMonitor, NotRegistered, Registry
 from tests.descriptors import open_descriptors
 from tests.waiting import SECONDS, wait_until
 
@@ -435,28 +435,6 @@ def test_a_state_file_without_a_time_is_refused(tmp_path: Path, text: str) -> No
     (tmp_path / "time").write_text(text)
     with pytest.raises(ValueError, match="holds no time in seconds since 1970: remove it to start from now"):
         JobStateMonitor(["/bin/false"], Listener(), state_file=tmp_path / "time")
-
-
-def test_the_state_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = StateFile(tmp_path / "time")
-    file.write_start_time(T)
-
-    def fail(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space left"):
-        file.write_start_time(T + 1)
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["time"]
-    assert file.read_start_time() == T
-
-
-def test_a_link_beside_the_state_file_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("precious")
-    (tmp_path / "time.new").symlink_to(tmp_path / "victim")
-    StateFile(tmp_path / "time").write_start_time(T)
-    assert (tmp_path / "victim").read_text() == "precious"
-    assert (tmp_path / "time").read_text() == f"{T}\n"
 
 
 def test_a_state_file_that_cannot_be_written_ends_nothing(

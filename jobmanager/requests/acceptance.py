@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adapters import BadSweep, JobAdapter, Step, Sweep, canonical_name, read_needs
 from adapters.job_adapter import HIGHEST_SEED
@@ -45,9 +45,6 @@ from jobmanager.requests.request_handler import (
 from jobmanager.requests.time_limit import limited, telling_delay
 from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
-
-if TYPE_CHECKING:
-    from batch_adapters.adapter import BatchAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +151,7 @@ def prepare_grid_job(
     datasets = Datasets.read(account, first.job_id if first else "")
     adapter, faults = read_adapter(account, given, folder, datasets=datasets)
     _check_declarations(type(adapter))
-    faults = _gather(faults, lambda: check_errors(adapter), lambda: _check_batch_system(account, adapter))
+    faults = [*_gather(faults, lambda: check_errors(adapter)), *_find_batch_faults(account, adapter)]
     steps: list[Step] = []
     faults = _gather(
         faults,
@@ -253,7 +250,7 @@ def _check_step(account: Account, given: Given, step: Step, folder: Path) -> Non
     if not faults and find_steps(adapter):
         raise BadRequest(["a step cannot have steps itself"])
     of_content = (lambda: check_errors(adapter), lambda: count_local_jobs(adapter)) if not step.input_step else ()
-    if faults := _gather(faults, *of_content, lambda: _check_batch_system(account, adapter)):
+    if faults := [*_gather(faults, *of_content), *_find_batch_faults(account, adapter)]:
         raise BadRequest(faults)
     if not step.input_step:
         for warning in find_warnings(adapter):
@@ -300,53 +297,33 @@ def _find_retry_warnings(account: Account, request: Mapping[str, Any]) -> Iterat
         yield f"retry_elsewhere changes nothing: the batch system {batch} cannot avoid a host"
 
 
-def _check_batch_system(account: Account, adapter: JobAdapter) -> None:
-    """Check that local jobs can go to the batch system.
-
-    The adapter is slow to load, and only needed if there are options, or files do not lie on a shared file system.
-
-    :raises BadRequest: the site's configuration is wrong, or the batch system cannot do what the request wants.
-    """
+def _find_batch_faults(account: Account, adapter: JobAdapter) -> Iterator[str]:
+    """What the site's configuration has wrong, its batch system cannot do, or the site does not permit."""
     configuration, request = account.configuration, adapter.request
     name = configuration.site.batch_system
     try:
         check_name(name, configuration.batch)
     except UnknownBatchSystem as error:
-        raise BadRequest([f"configuration [site] batch_system: {error}"]) from error
-    if configuration.sandbox.transfer is Transfer.BATCH_SYSTEM and not find_batch_adapter(account, name).carries_files:
-        raise BadRequest(
-            [f"configuration [sandbox] transfer: {name} cannot carry files; say shared, with a spool_folder"]
-        )
+        yield f"configuration [site] batch_system: {error}"
+        return
     is_carried = configuration.sandbox.transfer is Transfer.BATCH_SYSTEM
+    wanted, options = [word for word in _TAKEN if request[word]], request["batch_options"]
+    if is_carried or wanted or options:
+        batch = find_batch_adapter(account, name)  # slow to load
+        if is_carried and not batch.carries_files:
+            yield f"configuration [sandbox] transfer: {name} cannot carry files; say shared, with a spool_folder"
+        permitted = ", ".join(batch.request_options) or "none"
+        for word in options:
+            if not any(re.fullmatch(known, word) for known in batch.request_options):  # some would be dangerous
+                yield f"batch_options: {word!r} is not permitted: [batch.{name}] request_options permits {permitted}"
+        for word in wanted:
+            if not batch.takes(_TAKEN[word]):
+                yield f"{word}: the batch system {name} has no option for it: leave it out"
     # The sweep itself is not read here: files of a step with an input may not exist yet.
     if is_carried and SPLIT_FILES in adapter.attributes and any(file.travels for file in request["split_files"]):
-        raise BadRequest(["split_files: no file system is shared here: give absolute names that all hosts know"])
-    if request["batch_options"]:
-        _check_options(request["batch_options"], find_batch_adapter(account, name))
-    wanted = [(word, field) for word, field in _TAKEN.items() if request[word]]
-    untaken = [word for word, field in wanted if not find_batch_adapter(account, name).takes(field)]
-    if untaken:
-        raise BadRequest([f"{word}: the batch system {name} has no option for it: leave it out" for word in untaken])
+        yield "split_files: no file system is shared here: give absolute names that all hosts know"
     if name == "fork" and (request["cores"] or 1) > account.fork_slots:
-        raise BadRequest(
-            [f"cores: a local job wants {request['cores']}, but the batch system fork has {account.fork_slots} slots"]
-        )
-
-
-def _check_options(options: Sequence[str], batch: "BatchAdapter") -> None:
-    """Refuse options of the submit command that the site does not permit: some would be dangerous.
-
-    :raises BadRequest: with all options that are not permitted.
-    """
-    refused = [word for word in options if not any(re.fullmatch(known, word) for known in batch.request_options)]
-    if refused:
-        permitted = ", ".join(batch.request_options) or "none"
-        raise BadRequest(
-            [
-                f"batch_options: {word!r} is not permitted: [batch.{batch.name}] request_options permits {permitted}"
-                for word in refused
-            ]
-        )
+        yield f"cores: a local job wants {request['cores']}, but the batch system fork has {account.fork_slots} slots"
 
 
 def _new_job_id(account: Account) -> str:

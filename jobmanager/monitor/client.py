@@ -1,4 +1,4 @@
-"""Wakes the account's monitor, or starts it if none runs: for submit, status and the shims."""
+"""The monitor's socket: wakes the account's monitor, or starts it if none runs, for submit, status and the shims."""
 
 import contextlib
 import errno
@@ -144,7 +144,7 @@ def start_monitor(account: Account) -> None:
     if socket_file.is_dir() and not socket_file.is_symlink():
         raise IsADirectoryError(errno.EISDIR, "is a folder in the place of the monitor's socket", str(socket_file))
     with kept_open(open_own(account.places.monitor_log, os.O_APPEND)) as log:
-        # The new process inherits the lock with the descriptor, until it listens (`note_started`) or dies.
+        # The new process inherits the lock with the descriptor, until it listens (`listening`) or dies.
         if take_lock(log):
             subprocess.Popen(
                 account.program("samgrid-monitor"),
@@ -156,10 +156,25 @@ def start_monitor(account: Account) -> None:
             )
 
 
-def note_started() -> None:
-    """Called by a monitor that listens, so that callers can find it."""
-    with contextlib.suppress(OSError):  # a person's terminal, a journal's socket
-        fcntl.flock(2, fcntl.LOCK_UN)
+@contextmanager
+def listening(account: Account) -> Iterator[socket.socket]:
+    """The socket of a monitor, which callers can find from now on."""
+    path = account.places.monitor_socket
+    path.unlink(missing_ok=True)
+    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        made = path.lstat()
+        listener.listen(64)
+        listener.setblocking(False)
+        with contextlib.suppress(OSError):  # a person's terminal, a journal's socket
+            fcntl.flock(2, fcntl.LOCK_UN)
+        try:
+            yield listener
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                # In a new state folder it is another monitor's.
+                if os.path.samestat(path.lstat(), made):
+                    path.unlink()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from batch_adapters.launch import Installation, command_line
 from batch_adapters.running.backoff import Backoff
@@ -26,7 +26,7 @@ from jobmanager.database.database import DamagedDocument, DatabaseError, OpenGri
 from jobmanager.database.grid_jobs import StepLine, states_of
 from jobmanager.database.times import render_time
 from jobmanager.gram.reports import GramReports
-from jobmanager.monitor.client import OF_ALL, OF_EVENTS, is_listening, note_started, render_fingerprint, socket_address
+from jobmanager.monitor.client import OF_ALL, OF_EVENTS, is_listening, listening, render_fingerprint
 from jobmanager.monitor.generators import Generators
 from jobmanager.monitor.logs import append_line, log_to
 from jobmanager.monitor.workers import WorkerClient, Workers
@@ -367,7 +367,7 @@ def main(argv: list[str]) -> int:
         logger.info("monitor %d starts", os.getpid())
         while True:
             try:
-                with _listening(account) as listener:
+                with listening(account) as listener:
                     Monitor(account, listener).run(options.stay)
             except OtherHost as error:
                 print(f"monitor {os.getpid()} ends: {error}", file=sys.stderr)
@@ -386,25 +386,6 @@ def _describe_full_disk(account: Account) -> str:
     """A problem before anything fails: a batch system that waits for disk space sends no events."""
     root = account.places.root
     return f"no space left on the disk of {root}" if shutil.disk_usage(root).free < _LEAST_ROOM else ""
-
-
-@contextmanager
-def _listening(account: Account) -> Iterator[socket.socket]:
-    path = account.places.monitor_socket
-    path.unlink(missing_ok=True)
-    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        made = path.lstat()
-        listener.listen(64)
-        listener.setblocking(False)
-        note_started()
-        try:
-            yield listener
-        finally:
-            with suppress(FileNotFoundError):
-                # In a new state folder it is another monitor's.
-                if os.path.samestat(path.lstat(), made):
-                    path.unlink()
 
 
 @contextmanager

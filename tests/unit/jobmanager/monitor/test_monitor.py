@@ -19,8 +19,8 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor import client as monitor_client
 from jobmanager.monitor import monitor as monitor_module
-from jobmanager.monitor.client import ask_monitor, socket_address, wake_monitor
-from jobmanager.monitor.monitor import Monitor, _listening
+from jobmanager.monitor.client import ask_monitor, listening, socket_address, wake_monitor
+from jobmanager.monitor.monitor import Monitor
 from jobmanager.site.account import Account
 from jobmanager.site.settings import MonitorSettings
 from jobmanager.states.aggregation import Task
@@ -260,10 +260,10 @@ def test_a_request_that_was_accepted_is_never_told_as_refused(
 
 def test_the_socket_that_another_monitor_has_made_in_a_new_state_folder_stays(account: Account) -> None:
     socket_file = account.places.monitor_socket
-    with _listening(account):
+    with listening(account):
         socket_file.unlink()
         socket_file.touch()
     assert socket_file.exists()
-    with _listening(account):
+    with listening(account):
         pass
     assert not socket_file.exists()

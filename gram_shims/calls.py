@@ -228,8 +228,11 @@ def signal(account: Account, description: JobDescription) -> GramAnswer:
     job_id = find_grid_job(account, description)
     if job_id is None:
         return refuse(GramError.SIGNALLING_JOB, f"there is no grid job {description.word('jobid')!r}")
+    argument = description.word("signalarg")
+    if wish is JobSignal.PRIORITY and not _PRIORITY.fullmatch(argument):
+        return refuse(GramError.SIGNALLING_JOB, f"priority: {argument!r} is no whole number")
     try:
-        return GramAnswer(_pass_on(account, job_id, wish, description.word("signalarg")))
+        return GramAnswer(_pass_on(account, job_id, wish, argument))
     except Refused as error:
         return refuse(GramError.SIGNALLING_JOB, f"{wish.name.lower()}: {error}")
     except BatchError as error:
@@ -257,7 +260,6 @@ def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) ->
 
 
 def _pass_on_to(account: Account, signalled: str, wish: JobSignal, argument: str) -> State | None:
-    from batch_adapters.adapter import Refused
     from jobmanager.control.suspension import prioritize_grid_job, resume_grid_job, suspend_grid_job
 
     if wish is JobSignal.SUSPEND:
@@ -265,13 +267,8 @@ def _pass_on_to(account: Account, signalled: str, wish: JobSignal, argument: str
     if wish is JobSignal.RESUME:
         resume_grid_job(account, signalled)
         # It may even have ended: the next poll or event will tell.
-        is_going_on = reported_state(account.database.grid_jobs.get(signalled).state) not in (
-            State.PENDING,
-            State.SUSPENDED,
-        )
-        return State.ACTIVE if is_going_on else None
-    if not _PRIORITY.fullmatch(argument):
-        raise Refused(f"{argument!r} is no whole number")
+        state = reported_state(account.database.grid_jobs.get(signalled).state)
+        return None if state in (State.PENDING, State.SUSPENDED) else State.ACTIVE
     prioritize_grid_job(account, signalled, int(argument))
     return None
 

@@ -105,9 +105,9 @@ def sweep(account: Account) -> int:
     with account.database.transaction():
         account.database.accounting.forget(time.time() - KEPT)
     size = 0
-    for folder in account.places.all_removed():
+    for grid_job, folder in account.places.all_removed().items():
         # The transaction was rolled back: the folder will be removed together with the documents.
-        if account.database.grid_jobs.has(account.places.name_removed(folder)):
+        if account.database.grid_jobs.has(grid_job):
             continue
         try:
             size += remove_folder(folder)

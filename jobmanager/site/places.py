@@ -88,13 +88,9 @@ class StatePlaces:
         """The name of a grid job's folder while it is being removed."""
         return self.jobs / f"{_REMOVED}{self.grid_job(grid_job).name}"
 
-    def name_removed(self, folder: Path) -> str:
-        """The grid job of such a folder."""
-        return folder.name.removeprefix(_REMOVED)
-
-    def all_removed(self) -> list[Path]:
-        """The folders of unfinished removals."""
-        return sorted(self.jobs.glob(f"{_REMOVED}*"))
+    def all_removed(self) -> dict[str, Path]:
+        """The folders of unfinished removals, by grid job."""
+        return {folder.name.removeprefix(_REMOVED): folder for folder in sorted(self.jobs.glob(f"{_REMOVED}*"))}
 
     sandbox = _of_grid_job("sandbox")
     """The folder with everything for the local jobs."""
@@ -174,16 +170,12 @@ def make_state_folder(path: Path) -> None:
         raise StateFolderError(f"the state folder {str(path)!r} has control characters, or is no UTF-8: name another")
     try:
         for folder in (*reversed(path.parents), path):
-            _make_folder(folder)
+            if not os.path.lexists(folder):
+                folder.mkdir(mode=0o700, exist_ok=True)
         status = path.lstat()
     except OSError as error:
         raise StateFolderError(f"cannot make the state folder {path}: {error.strerror}") from error
     _check_state_folder(path, status)
-
-
-def _make_folder(folder: Path) -> None:
-    if not os.path.lexists(folder):
-        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _check_state_folder(path: Path, status: os.stat_result) -> None:

@@ -78,11 +78,11 @@ def write_output(
     :raises SandboxError: ``results`` cannot be read, or the tar cannot be written; nothing half-made is left.
     """
 
-    def measure() -> int:
+    def list_paths() -> Iterator[str]:
         stems = (render_stem(grid_job, end.local_id) for end in ends() if end.local_id is not None)
-        return sum(_measure_entry(f"{results}/{stem}.{what}") for stem in stems for what in (*EXPECTED, "output"))
+        return (f"{results}/{stem}.{what}" for stem in stems for what in (*EXPECTED, "output"))
 
-    return _write(grid_job, extras, tar, limits, measure, lambda found: _add_results(found, results, ends()), title)
+    return _write(grid_job, extras, tar, limits, list_paths, lambda found: _add_results(found, results, ends()), title)
 
 
 def write_bundle(
@@ -97,11 +97,8 @@ def write_bundle(
 
     :raises SandboxError: as `write_output`.
     """
-
-    def measure() -> int:
-        return sum(map(_measure_entry, map(str, parts.values())))
-
-    return _write(grid_job, extras, tar, limits, measure, lambda found: _add_parts(found, parts), title)
+    paths = list(map(str, parts.values()))
+    return _write(grid_job, extras, tar, limits, lambda: paths, lambda found: _add_parts(found, parts), title)
 
 
 def _write(
@@ -109,7 +106,7 @@ def _write(
     extras: Mapping[str, Extra],
     tar: Path,
     limits: TarLimits,
-    measure: Callable[[], int],
+    list_paths: Callable[[], Iterable[str]],
     add: "Callable[[_Gathering], bytes]",
     title: str | None,
 ) -> Gathered:
@@ -117,7 +114,7 @@ def _write(
         if "/" in name or name in ("", ".", "..", "manifest.json"):
             raise SandboxError(f"{name!r} cannot be a file of the output's own: it must be a plain name")
     with atomic_write(tar) as write, ExitStack() as stack:
-        _check_room(tar.parent, limits, measure)
+        _check_room(tar.parent, limits, list_paths)
         lists = {name: _List(stack.enter_context(tempfile.TemporaryFile(dir=tar.parent))) for name in _LISTS}
         with write_tar(write) as archive:
             gathering = _Gathering(archive, grid_job, limits, lists)
@@ -130,12 +127,12 @@ def _write(
     return Gathered(lists["files"].count, complete)
 
 
-def _check_room(folder: Path, limits: TarLimits, measure: Callable[[], int]) -> None:
-    """Check that there is room before anything is written: a full disk holds up everybody."""
+def _check_room(folder: Path, limits: TarLimits, list_paths: Callable[[], Iterable[str]]) -> None:
+    """Check that there is room for these entries before anything is written: a full disk holds up everybody."""
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     # No need to measure files if the largest permitted tar would fit.
-    if free < limits.max_bytes + _SPARE and (needed := measure()) + _SPARE > free:
+    if free < limits.max_bytes + _SPARE and (needed := sum(map(_measure_entry, list_paths()))) + _SPARE > free:
         raise SandboxError(
             f"the outputs need {needed} bytes of room on the disk of {folder}, where {free} are free: they stay where"
             " they are until there is room"

@@ -2,11 +2,11 @@
 
 spool.db                     submissions and their jobs (SQLite): every promise is committed here
 run/TOKEN.INDEX              the claim of one running job
-starter.lock                 held while a queue process may start jobs
+starter.lock                 held by a queue process while it may start jobs, and by each of its jobs until its exec
 events                       the scheduler log: 001 lines; events.1, events.2 are its older parts
-queue.lock                   held by the queue process; names the keeper
+queue.lock                   held by the queue process (whoever starts one passes it on); names the keeper
 queue.wake                   the FIFO that the queue process reads
-queue.log                    the output of the queue process
+queue.log                    what the queue process and its keeper print
 
 The job's own process creates its claim, empty, just before its exec, and gives up if the claim exists: so a job starts
 at most once. The queue process then appends
@@ -58,22 +58,16 @@ class SpoolError(Exception):
 
 
 class Spool:
-    """The spool folder and its files."""
+    """The spool folder and its files, which the docstring of this module explains."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.run = root / "run"
-        """The folder of running jobs."""
         self.events = root / "events"
-        """The scheduler log."""
         self.wake = root / "queue.wake"
-        """The FIFO by which the queue process is woken."""
         self.log = root / "queue.log"
-        """What the queue process and its keeper print."""
         self.starter_lock = root / "starter.lock"
-        """Locked by a queue process while it may start jobs, and by each of its jobs until its exec."""
         self.queue_lock = root / "queue.lock"
-        """Locked by the queue process; whoever starts one takes the lock first and passes it on."""
 
     @cached_property
     def database(self) -> sqlite3.Connection:

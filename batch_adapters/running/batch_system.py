@@ -171,41 +171,20 @@ class BatchSystem:
         """Cancel local jobs, or whole arrays; an event or a query will tell when they have ended.
 
         :param prefixes: (here and below) of their tokens: where ids began anew, another job may have one of them.
-        :returns: the ids that another job seems to have, and that were left alone therefore.
+        :returns: (here and below) the ids that another job seems to have, and that were left alone therefore.
         """
-        return self._change(self.adapter.cancel, "cancel", ids, prefixes)
+        return self.change(self.adapter.cancel, "cancel", ids, *prefixes)
 
-    def suspend(self, ids: Iterable[str], *prefixes: str) -> None:
-        """Suspend running local jobs, or whole arrays; missing or suspended ones are no error.
-
-        :raises Refused: (here and below) the batch system cannot do that, or not for the owner.
-        """
-        self._change(self.adapter.suspend, "suspend", ids, prefixes)
-
-    def resume(self, ids: Iterable[str], *prefixes: str) -> None:
-        """Resume suspended local jobs."""
-        self._change(self.adapter.resume, "resume", ids, prefixes)
-
-    def hold(self, ids: Iterable[str], *prefixes: str) -> None:
-        """Hold waiting local jobs."""
-        self._change(self.adapter.hold, "hold", ids, prefixes)
-
-    def release(self, ids: Iterable[str], *prefixes: str) -> None:
-        """Release held local jobs."""
-        self._change(self.adapter.release, "release", ids, prefixes)
-
-    def prioritize(self, ids: Iterable[str], priority: int, *prefixes: str) -> None:
-        """Change the priority of waiting local jobs, or of whole arrays."""
-        self._change(self.adapter.priority, "change the priority of", ids, prefixes, priority=priority)
-
-    def forget(self, prefixes: Iterable[str]) -> None:
-        """Delete records of ended local jobs by prefixes of tokens, unless it deletes them by itself."""
-        if self.adapter.forget is not None:
-            self._ask(self.adapter.forget, {"prefixes": list(prefixes)})
-
-    def _change(
-        self, command: Command | None, verb: str, ids: Iterable[str], prefixes: Sequence[str], **variables: int
+    def change(
+        self, command: Command | None, verb: str, ids: Iterable[str], *prefixes: str, **variables: int
     ) -> set[str]:
+        """Suspend, resume, hold, release or prioritize local jobs, or whole arrays, by one of the adapter's commands.
+
+        Missing ones, or those in another state, are no error.
+
+        :param verb: says in a refusal what the command would have done.
+        :raises Refused: the batch system cannot do that, or not for the owner.
+        """
         if command is None:
             raise Refused(f"{self.adapter.name} has no command with which the owner of local jobs could {verb} them")
         # Orphans repeat theirs, and an argument may not be longer than 128 KiB.
@@ -225,6 +204,11 @@ class BatchSystem:
         if complaint is not None:
             raise complaint
         return left
+
+    def forget(self, prefixes: Iterable[str]) -> None:
+        """Delete records of ended local jobs by prefixes of tokens, unless it deletes them by itself."""
+        if self.adapter.forget is not None:
+            self._ask(self.adapter.forget, {"prefixes": list(prefixes)})
 
     def _leave_out_others(self, command: Command, ids: list[str], prefixes: tuple[str, ...]) -> list[str]:
         """Without the ids that jobs of other tokens have in the queue, because ids began anew; all, without an answer.

@@ -39,10 +39,12 @@ def suspend_grid_job(account: Account, grid_job: str) -> bool:
         raise Refused(f"{grid_job}: none of its local jobs waits or runs in {system.adapter.name}")
     # First, or they would be started in place of the suspended ones.
     if waiting and (system.adapter.hold is not None or not running + stopped):
-        system.hold(choose_ids(account.database, system.adapter.name, lambda: waiting), grid_job)
+        ids = choose_ids(account.database, system.adapter.name, lambda: waiting)
+        system.change(system.adapter.hold, "hold", ids, grid_job)
     if running:
         _note_signal(account, grid_job, running)
-        system.suspend(choose_ids(account.database, system.adapter.name, lambda: running), grid_job)
+        ids = choose_ids(account.database, system.adapter.name, lambda: running)
+        system.change(system.adapter.suspend, "suspend", ids, grid_job)
     _reconcile_again(account, grid_job)
     return bool(running or stopped)
 
@@ -56,13 +58,15 @@ def resume_grid_job(account: Account, grid_job: str) -> None:
     waiting, _, stopped = _find_live(account, grid_job)
     if stopped:
         _note_signal(account, grid_job, stopped)
-        system.resume(choose_ids(account.database, system.adapter.name, lambda: stopped), grid_job)
+        ids = choose_ids(account.database, system.adapter.name, lambda: stopped)
+        system.change(system.adapter.resume, "resume", ids, grid_job)
     # Some batch systems show a held one as suspended.
     held = stopped + waiting
     if not held:
         raise Refused(f"{grid_job}: none of its local jobs is suspended or waits in {system.adapter.name}")
     if system.adapter.release is not None or not stopped:
-        system.release(choose_ids(account.database, system.adapter.name, lambda: held), grid_job)
+        ids = choose_ids(account.database, system.adapter.name, lambda: held)
+        system.change(system.adapter.release, "release", ids, grid_job)
     _reconcile_again(account, grid_job)
 
 
@@ -77,7 +81,7 @@ def prioritize_grid_job(account: Account, grid_job: str, priority: int) -> None:
         raise Refused(f"{grid_job}: none of its local jobs waits in {system.adapter.name}")
     # Most batch systems have no priorities for single elements of an array.
     ids = dict.fromkeys(job.array or str(job.local_id) for job in waiting)
-    system.prioritize(ids, priority, grid_job)
+    system.change(system.adapter.priority, "change the priority of", ids, grid_job, priority=priority)
 
 
 def _find_live(account: Account, grid_job: str) -> tuple[list[LiveJob], list[LiveJob], list[LiveJob]]:

@@ -3,7 +3,7 @@
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -258,7 +258,12 @@ def test_it_can_be_removed_with_what_runs_of_it(
     account: Account, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     cancelled: list[str] = []
-    monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids, *prefixes: cancelled.extend([*ids, *prefixes]))
+
+    def cancel(system: BatchSystem, ids: Iterable[str], *prefixes: str) -> set[str]:
+        cancelled.extend([*ids, *prefixes])
+        return set()
+
+    monkeypatch.setattr(BatchSystem, "cancel", cancel)
     damage(account.database, table)
     do_task(account, Task.COLLECT, SICK)
     assert run(account, "remove", SICK) == 0
@@ -280,7 +285,12 @@ def test_others_can_be_removed_and_cancelled(account: Account) -> None:
 
 def test_a_cancel_ends_what_the_index_knows(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled: list[str] = []
-    monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids, *prefixes: cancelled.extend([*ids, *prefixes]))
+
+    def cancel(system: BatchSystem, ids: Iterable[str], *prefixes: str) -> set[str]:
+        cancelled.extend([*ids, *prefixes])
+        return set()
+
+    monkeypatch.setattr(BatchSystem, "cancel", cancel)
     request_cancel(account.database, SICK, "cancelled by ada")
     damage(account.database, "local_job")
     cancel_local_jobs(account, SICK)

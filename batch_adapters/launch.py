@@ -61,16 +61,13 @@ def command_line(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", os.fspath(LAUNCH), name, *arguments]
 
 
-def _find_words_before() -> list[str]:
-    """What stands between our name and the word that a shell completes, if it does: no arguments are given then."""
-    return f"{os.environ.get('COMP_LINE', '')}_".split()[1:-1]
-
-
 def run() -> int:
     """Run the program that the first word names; the exit status is its result."""
     sys.path.insert(0, os.fspath(LAUNCH.parents[1]))
     name, arguments = Path(sys.argv[0]).name, sys.argv[1:]
-    if name == "samgrid" and (arguments or _find_words_before())[:1] == ["gram"]:
+    # Where a shell completes a word, there are no arguments, but COMP_LINE has our name and what is before that word.
+    words = arguments or f"{os.environ.get('COMP_LINE', '')}_".split()[1:-1]
+    if name == "samgrid" and words[:1] == ["gram"]:
         name, arguments = "samgrid gram", arguments[1:]
     if sys.getfilesystemencoding() != "utf-8":
         # Files and names are UTF-8 to all our programs, whatever the locale.

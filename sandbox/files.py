@@ -127,18 +127,16 @@ def open_own(path: Path, flags: int = 0) -> int:
     """
     while True:
         try:
-            return _check_own(_open_file(path, flags | os.O_WRONLY), path)
+            descriptor = _open_file(path, flags | os.O_WRONLY)
         except FileNotFoundError:
             # No check of a new file: network file systems may give it another owner.
             with suppress(FileExistsError):
                 return _open_file(path, flags | os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-
-
-def _check_own(descriptor: int, path: Path) -> int:
-    if os.fstat(descriptor).st_uid == os.geteuid():
-        return descriptor
-    os.close(descriptor)
-    raise OSError(errno.EPERM, f"no regular file of user {os.geteuid()}", str(path))
+            continue
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            return descriptor
+        os.close(descriptor)
+        raise OSError(errno.EPERM, f"no regular file of user {os.geteuid()}", str(path))
 
 
 def check_replaceable(path: Path) -> None:

@@ -11,6 +11,7 @@ import stat
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -21,15 +22,6 @@ _MARK = 64
 
 Identity = tuple[int, int]
 """Device and inode: they identify a file under any name, as long as it is kept open."""
-
-
-def read_identity(path: Path) -> Identity | None:
-    """The identity of the file that now has this path; None if there is none."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 class LogFile:
@@ -276,14 +268,11 @@ class Follower:
             file.move_to_end()
         if not self._held:
             return b""
+        current = self._held[-1]
         if since is not None:
-            self._held[-1].move_to(_find_offset(self._held[-1], read_time, since - _DISORDER))
-        return self._read_before(self._held[-1])
-
-    @staticmethod
-    def _read_before(file: LogFile) -> bytes:
-        begin = max(0, file.offset - BLOCK)
-        return file.read_records_at(begin, file.offset - begin)[1]
+            current.move_to(_find_offset(current, read_time, since - _DISORDER))
+        begin = max(0, current.offset - BLOCK)
+        return current.read_records_at(begin, current.offset - begin)[1]
 
     def read_blocks(self, look_for_files: bool = True) -> Iterator[bytes]:
         """All complete records that are there now, in blocks of at most 1 MiB.
@@ -403,9 +392,9 @@ class Follower:
 
     def _list_files(self) -> Iterator[tuple[Path, Identity]]:
         for path in self._source.newest_first():
-            identity = read_identity(path)
-            if identity is not None:
-                yield path, identity
+            with suppress(FileNotFoundError):
+                found = path.stat()
+                yield path, (found.st_dev, found.st_ino)
 
     def _holds(self, identity: Identity) -> bool:
         return any(file.identity == identity for file in self._held)

@@ -3,7 +3,6 @@
 Ids are as qsub prints and qstat takes them: ``12.server``, for arrays ``18[3].server`` and the parent ``18[].server``.
 """
 
-import enum
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -49,19 +48,9 @@ _SIGNALLED = 128
 """From here on an exit status means a signal: its number plus 128 (by the shell) or 256 (by the server)."""
 
 
-class _Stage(enum.Enum):
-    """The progress of a job that was started or deleted."""
-
-    STARTED = enum.auto()
-    ENDED = enum.auto()
-    """Its host has reported its end; the exit status follows."""
-    DELETED = enum.auto()
-    ENDED_AND_DELETED = enum.auto()
-    """In this order."""
-
-
-# By these names, because Python 3.11 looks members of an enum up slowly: that was an eighth of the parser's time.
-_STARTED, _ENDED, _DELETED, _ENDED_AND_DELETED = _Stage
+# The progress of a job that was started or deleted. Its host reports its end, and the exit status follows; the last: in
+# this order. No enum, because Python 3.11 looks its members up slowly: that was an eighth of the parser's time.
+_STARTED, _ENDED, _DELETED, _ENDED_AND_DELETED = range(1, 5)
 
 
 class ServerLog(Parser):
@@ -82,7 +71,7 @@ class ServerLog(Parser):
     def __init__(self) -> None:
         """A parser without any memory; the log's times are in the zone of this process."""
         self._stamps = LocalStamps("mm/dd/YYYY HH:MM:SS")
-        self._stages: dict[bytes, _Stage] = {}
+        self._stages: dict[bytes, int] = {}
         self._array_ends: ArrayEnds | None = None
         """Set by the first `ask`."""
 
@@ -104,7 +93,7 @@ class ServerLog(Parser):
                 stages.pop(local_id, None)
                 parts += (head, local_id, _PENDING)
             elif text == b"Obit received":
-                if stages.get(local_id) is _STARTED:
+                if stages.get(local_id) == _STARTED:
                     stages[local_id] = _ENDED
             elif b"[" in local_id:
                 parts += self._read_array(head, local_id, text)
@@ -119,7 +108,7 @@ class ServerLog(Parser):
 
     def _start(self, local_id: bytes) -> None:
         # After the death of a node only a second start is logged.
-        if self._stages.get(local_id, _ENDED) is _ENDED:
+        if self._stages.get(local_id, _ENDED) == _ENDED:
             self._stages[local_id] = _STARTED
 
     def _read_array(self, head: bytes, local_id: bytes, text: bytes) -> tuple[bytes, ...]:
@@ -130,11 +119,11 @@ class ServerLog(Parser):
             self._start(parent)
             return (head, parent, _ACTIVE, *self._read_change(head, local_id, text))
         if parent == local_id and text == b"dequeuing":
-            return () if self._stages.pop(parent, None) is _DELETED else (head, parent, _DONE)
+            return () if self._stages.pop(parent, None) == _DELETED else (head, parent, _DONE)
         if parent == local_id and text == b"enqueuing":
-            return (head, parent, _DONE) if self._stages.pop(parent, None) is _STARTED else ()
+            return (head, parent, _DONE) if self._stages.pop(parent, None) == _STARTED else ()
         if parent == local_id and text == b"Job to be deleted":
-            is_known = self._stages.get(parent) is _DELETED
+            is_known = self._stages.get(parent) == _DELETED
             self._stages[parent] = _DELETED
             return () if is_known else (head, parent, _FAILED)
         return self._read_change(head, local_id.partition(b"@")[0], text)
@@ -196,11 +185,11 @@ def _array_of(local_id: bytes) -> bytes:
     return b"%b[]%b" % (number, rest.partition(b"]")[2])
 
 
-def _has_failed(stage: _Stage | None, exit_code: int) -> bool:
-    if stage is _ENDED_AND_DELETED and exit_code >= _SIGNALLED:
+def _has_failed(stage: int | None, exit_code: int) -> bool:
+    if stage == _ENDED_AND_DELETED and exit_code >= _SIGNALLED:
         return True
     # A negative code: the server or the execution host ended the job.
-    return stage is _DELETED or exit_code < 0
+    return stage == _DELETED or exit_code < 0
 
 
 def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes | Cause]]:

@@ -105,7 +105,8 @@ class DriverStatus:
 
 def _read_text(value: bytes) -> str:
     # XML, where the text goes, permits no control characters.
-    return "".join(letter if letter.isprintable() else "?" for letter in value[:500].decode(errors="replace"))
+    text = value[:500].decode(errors="replace")
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 _FIELDS: dict[bytes, tuple[str, re.Pattern[bytes], Callable[[bytes], Any]]] = {

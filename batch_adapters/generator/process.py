@@ -102,8 +102,10 @@ _MODIFY = 0x2
 # IN_CREATE, IN_MOVED_TO, IN_MOVED_FROM, IN_DELETE, IN_DELETE_SELF, IN_MOVE_SELF
 _NAMES_CHANGED = 0x100 | 0x80 | 0x40 | 0x200 | 0x400 | 0x800
 _BROKEN = select.POLLERR | select.POLLHUP | select.POLLNVAL
-_PAUSE = 0.02
+_PAUSE, _LONG_PAUSE = 0.02, 0.1
 """Seconds from one look to the next: what many jobs tell in quick succession is read, and applied, together."""
+_STREAM = 10
+"""After so many looks in a row that had not to wait for news, the pauses are long ones until one has to."""
 
 
 class InputEnded(Exception):
@@ -129,6 +131,7 @@ class Watch:
         self._inotify: INotify | None = None
         self._next_look = 0.0
         self._last_look = 0.0
+        self._busy_looks = 0
         self._waiting = select.poll()
         self._writing = select.poll()
         if stdin is not None:
@@ -171,7 +174,10 @@ class Watch:
             self.check()
             return True
         ready = self._waiting.poll(max(0.0, seconds) * 1000)
-        time.sleep(max(0.0, self._last_look + _PAUSE - time.monotonic()))
+        pause = _PAUSE if self._busy_looks < _STREAM else _LONG_PAUSE
+        rest = max(0.0, self._last_look + pause - time.monotonic())
+        self._busy_looks = self._busy_looks + 1 if rest else 0
+        time.sleep(rest)
         self._last_look = time.monotonic()
         self._check(ready)
         names_changed = self._read_news()

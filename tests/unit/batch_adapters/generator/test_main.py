@@ -260,6 +260,27 @@ def test_what_is_told_in_quick_succession_is_read_together(tmp_path: Path, monke
     assert pauses == [0, pytest.approx(0.02)]
 
 
+def test_a_stream_is_read_in_larger_parts_until_it_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    watch = Watch([tmp_path], None, None)
+    watch.wait(SECONDS)
+    now = 1000.0
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        pauses.append(round(seconds, 6))
+
+    monkeypatch.setattr("batch_adapters.generator.process.time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    for quiet in (*[0.0] * 13, 0.2, 0.0):
+        now += quiet
+        append(log, b"more")
+        watch.wait(SECONDS)
+    assert pauses == [0, *[0.02] * 10, 0.1, 0.1, 0, 0.02]
+
+
 def test_help_names_the_options_the_modules_and_exit_statuses(start: Start) -> None:
     output, errors = start("-h").communicate(timeout=SECONDS)
     assert (errors, b"--log PATH" in output, b"exit status" in output) == (b"", True, True)

@@ -173,9 +173,12 @@ class Document:
         self._remove(tag)
         return etree.SubElement(self.element, tag)
 
-    def _remove(self, tag: str) -> None:
-        for child in self.element.findall(tag):
+    def _remove(self, tag: str) -> bool:
+        """Remove all children of that name; True if there were any."""
+        found = [child for child in self.element if child.tag == tag]
+        for child in found:
             self.element.remove(child)
+        return bool(found)
 
 
 def _check_readable(tag: str, data: bytes) -> None:

@@ -267,17 +267,14 @@ class GridJob(Document):
 
     def put_problem(self, text: str, now: float) -> None:
         """Store what prevents progress now; the time of the first of several consecutive problems stays."""
-        before = self.element.find("problem")
-        since = before.get("since") if before is not None else None
-        problem = self._replace("problem")
-        problem.set("since", since or render_time(now))
+        problem = self.element.find("problem")
+        if problem is None:
+            problem = etree.SubElement(self.element, "problem", since=render_time(now))
         problem.text = render_text(text)
 
     def clear_problem(self) -> bool:
         """Remove the problem; True if there was one."""
-        before = self.element.find("problem")
-        self._remove("problem")
-        return before is not None
+        return self._remove("problem")
 
     @property
     def problem(self) -> str | None:
@@ -367,9 +364,8 @@ class GridJob(Document):
 
     def put_needs(self, needs: Mapping[str, Sequence[str]]) -> None:
         """Store the steps that each step needs, unless that is just the previous one."""
-        for entry in self.steps:
+        for entry, element in zip(self.steps, self.element.iterfind("steps/step"), strict=True):
             if tuple(needs[entry.name]) != entry.after:
-                (element,) = (one for one in self.element.iterfind("steps/step") if one.get("name") == entry.name)
                 element.set("after", " ".join(needs[entry.name]))
 
     def begin_step(self, name: str, grid_job: str) -> None:

@@ -292,12 +292,8 @@ class LocalJob(Document):
 
     def put_foreign(self, root: etree._Element) -> None:
         """Store an element of an experiment's namespace, replacing one with the same name."""
+        self._remove(str(root.tag))
         foreign = [child for child in self.element.iterchildren(etree.Element) if etree.QName(child).namespace]
-        for child in foreign:
-            if child.tag == root.tag:
-                self.element.remove(child)
-                foreign.remove(child)
-                break
         for child in foreign[: max(0, len(foreign) + 1 - MOST_FOREIGN)]:
             self.element.remove(child)
         self.element.append(root)

@@ -209,8 +209,7 @@ def render_details(account: Account, row: Overview, now: float) -> str:
         }
         known |= {"submitted": row.submitted, "local jobs": render_counts(row), "problem": render_line(str(damage))}
         return render_columns([*known.items()])
-    stall_time = account.configuration.monitor.stall_time
-    progress = read_progress(account.database, row.id, job.count, stall_time, now)
+    progress = read_progress(account.database, row.id, job.count, account.configuration.monitor.stall_time, now)
     facts = [
         ("grid job", row.id),
         *([("name", render_line(job.name))] if job.name else []),
@@ -234,7 +233,7 @@ def render_details(account: Account, row: Overview, now: float) -> str:
     facts += [("blocked", line) for line in render_blocked(progress)]
     facts += [("waits", f"samgrid explain {row.id}/1 asks {job.batch} why")] if _only_waits(row) else []
     facts += [("may end", f"{render_moment(end)} (estimate)")] if end is not None else []
-    facts += [("stalled", render_silent(progress, stall_time))] if progress.silent else []
+    facts += [("stalled", render_silent(progress))] if progress.silent else []
     facts += [("cancel", _render_cancel(account, job.batch, row))] if job.cancelled and not job.state.is_final else []
     facts += [("reason", printable(job.reason))] if job.reason else []
     facts += [("problem", printable(job.problem))] if job.problem else []

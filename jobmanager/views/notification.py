@@ -137,7 +137,7 @@ class Notifier:
         progress = read_progress(self._database, job_id, status["local_jobs"], stall_time, self._now)
         yield from render_blocked(progress)
         if progress.silent:
-            yield render_silent(progress, stall_time)
+            yield render_silent(progress)
 
     def _find_status(self, job_id: str) -> Mapping[str, Any]:
         """The content of ``samgrid status --format json ID``; empty if the grid job was removed meanwhile."""

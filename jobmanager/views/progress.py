@@ -23,6 +23,7 @@ class Progress:
     """How many phases the open local jobs have done, with fractions of phases."""
     silent: Sequence[int] = ()
     """Numbers of the running local jobs that have reported nothing new for the stall time."""
+    stall_time: float = 0
     blocked: Sequence[Blocked] = ()
     """Those that do not go on until somebody acts, by reason."""
 
@@ -37,6 +38,7 @@ def read_progress(database: Database, job_id: str, local_jobs: int, stall_time: 
         phases=tuple(database.phases.sums(job_id)),
         open_parts=database.phases.open_parts(job_id),
         silent=tuple(database.phases.silent(job_id, now - stall_time)),
+        stall_time=stall_time,
         blocked=tuple(database.local_jobs.blocked(job_id)),
     )
 
@@ -97,10 +99,12 @@ def _render_block(block: Blocked) -> str:
     return ": ".join(filter(None, parts))
 
 
-def render_silent(progress: Progress, seconds: float) -> str:
-    """The stall warning; empty if no local job has been silent for so many seconds."""
+def render_silent(progress: Progress) -> str:
+    """The stall warning; empty if no local job is silent."""
     if not progress.silent:
         return ""
     count = render_number(len(progress.silent), "local job")
     have = "has" if len(progress.silent) == 1 else "have"
-    return f"{count} {have} told nothing new for {render_duration(seconds)}, first number {progress.silent[0]}"
+    return (
+        f"{count} {have} told nothing new for {render_duration(progress.stall_time)}, first number {progress.silent[0]}"
+    )

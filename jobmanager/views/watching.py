@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from batch_adapters.states import State
 from jobmanager import UserError
-from jobmanager.database.database import Database, Overview, StepLine
+from jobmanager.database.database import Overview, StepLine
 from jobmanager.database.grid_jobs import find_current_steps
 from jobmanager.monitor.client import ask_monitor
 from jobmanager.site.account import Account
@@ -45,7 +45,6 @@ class Snapshot:
     progress: Progress
     when: float
     """Seconds since the epoch."""
-    stall_time: float
     step: str = ""
     """The current step of a structured grid job: counts and progress are those of the step."""
     beside: tuple["Snapshot", ...] = ()
@@ -56,11 +55,7 @@ class Snapshot:
         """When it may end, and warnings of blocked and stalled local jobs."""
         end = None if self.row.state in _FINAL else estimate_end(self.progress, self.when)
         words = "" if end is None else f"may end in {render_duration(end - self.when)}"
-        return [
-            part
-            for part in (words, *render_blocked(self.progress), render_silent(self.progress, self.stall_time))
-            if part
-        ]
+        return [part for part in (words, *render_blocked(self.progress), render_silent(self.progress)) if part]
 
 
 def watch_grid_job(account: Account, job_id: str) -> int:
@@ -96,10 +91,9 @@ def follow_grid_job(account: Account, job_id: str) -> Iterator[Snapshot]:
 
 def _snapshots(account: Account, job_id: str) -> Iterator[Snapshot]:
     """How things are, again and again; the last one is final."""
-    stall_time = account.configuration.monitor.stall_time
     while True:
         began = time.monotonic()
-        snapshot = _take_snapshot(account.database, job_id, stall_time)
+        snapshot = _take_snapshot(account, job_id)
         yield snapshot
         if snapshot.row.state in _FINAL:
             return
@@ -107,26 +101,26 @@ def _snapshots(account: Account, job_id: str) -> Iterator[Snapshot]:
         time.sleep(max(_INTERVAL, 4 * (time.monotonic() - began)))
 
 
-def _take_snapshot(database: Database, job_id: str, stall_time: float) -> Snapshot:
-    (row,) = database.grid_jobs.overview(job_id)
+def _take_snapshot(account: Account, job_id: str) -> Snapshot:
+    (row,) = account.database.grid_jobs.overview(job_id)
     if not row.steps:
-        return _take_part(database, row, job_id, stall_time)
-    first, *others = [_take_step(database, row, step, stall_time) for step in find_current_steps(row.steps)]
+        return _take_part(account, row, job_id)
+    first, *others = [_take_step(account, row, step) for step in find_current_steps(row.steps)]
     return replace(first, beside=tuple(others))
 
 
-def _take_step(database: Database, row: Overview, step: StepLine, stall_time: float) -> Snapshot:
+def _take_step(account: Account, row: Overview, step: StepLine) -> Snapshot:
     part = step.grid_job or row.id
-    (of_part,) = database.grid_jobs.overview(part)
+    (of_part,) = account.database.grid_jobs.overview(part)
     words = render_steps(row.steps, [step])
     row = replace(row, counts=of_part.counts, blocked=of_part.blocked, steps=())
-    return replace(_take_part(database, row, part, stall_time), step=words)
+    return replace(_take_part(account, row, part), step=words)
 
 
-def _take_part(database: Database, row: Overview, part: str, stall_time: float) -> Snapshot:
-    now = time.time()
-    progress = read_progress(database, part, database.grid_jobs.get(part).count, stall_time, now)
-    return Snapshot(row, progress, now, stall_time)
+def _take_part(account: Account, row: Overview, part: str) -> Snapshot:
+    count, now = account.database.grid_jobs.get(part).count, time.time()
+    progress = read_progress(account.database, part, count, account.configuration.monitor.stall_time, now)
+    return Snapshot(row, progress, now)
 
 
 def _problem(account: Account, job_id: str) -> str:

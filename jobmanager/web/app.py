@@ -32,7 +32,7 @@ from jobmanager.web.pages.query import read_query_page
 from jobmanager.web.reading import (
     TAIL,
     ReadOnlyDatabase,
-    find_size,
+    measure,
     open_file,
     open_read_only,
     read_chunks,
@@ -109,7 +109,7 @@ class Pages:
         stream = open_file(self._account.places.output(job_id))
         if stream is None:
             raise HTTPException(404, f"Grid job {job_id} has no output tar yet.")
-        size = find_size(stream)
+        size = measure(stream)
         headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{job_id}.tar"'}
         return StreamingResponse(read_chunks(stream, size), headers=headers, media_type="application/x-tar")
 
@@ -200,7 +200,7 @@ class Pages:
 
 
 def _open(path: Path | None) -> BinaryIO:
-    stream = open_file(path) if path else None
+    stream = open_file(path)
     if stream is None:
         raise HTTPException(404, "There is no such file, or it has not come back yet.")
     return stream
@@ -208,7 +208,7 @@ def _open(path: Path | None) -> BinaryIO:
 
 def _answer_with_tail(path: Path | None) -> Response:
     with _open(path) as stream:
-        size = find_size(stream)
+        size = measure(stream)
         stream.seek(max(0, size - TAIL))
         tail = stream.read(TAIL)
     left_out = f"[the last {len(tail):,} of {size:,} bytes]\n" if len(tail) < size else ""

@@ -4,7 +4,6 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from batch_adapters.states import State
 from jobmanager.database.database import LocalJobLine
@@ -12,7 +11,6 @@ from jobmanager.database.details import EarlierAttempt
 
 Earlier = Mapping[int, Sequence[EarlierAttempt]]
 """Earlier attempts by the number of their local job."""
-NO_ATTEMPTS: Earlier = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ class Timeline:
         return self.bars * _BAR
 
 
-def find_span(lines: Iterable[LocalJobLine], now: float, earlier: Earlier = NO_ATTEMPTS) -> Span | None:
+def find_span(lines: Iterable[LocalJobLine], now: float, earlier: Earlier) -> Span | None:
     """From the first submission to the last end, or to now; None where nothing was, or all within two seconds."""
     submitted = [line for line in lines if line.submitted is not None]
     if not submitted:
@@ -167,7 +165,7 @@ def find_span(lines: Iterable[LocalJobLine], now: float, earlier: Earlier = NO_A
     return Span(start, end) if end - start > _LEAST else None
 
 
-def draw_history(lines: Sequence[LocalJobLine], span: Span, earlier: Earlier = NO_ATTEMPTS) -> History:
+def draw_history(lines: Sequence[LocalJobLine], span: Span, earlier: Earlier) -> History:
     """How many local jobs were done, failed, ran and waited at each moment."""
     steps = _count_by_step(lines, span, earlier)
     order = [name for name in _STACK if any(step[name] for step in steps)]
@@ -231,7 +229,7 @@ def _render_area(below: Sequence[int], above: Sequence[int], count: int) -> str:
     return "M" + "L".join(f"{x:g} {y:.1f}" for x, y in points) + "z"
 
 
-def draw_timeline(lines: Iterable[LocalJobLine], span: Span, now: float, earlier: Earlier = NO_ATTEMPTS) -> Timeline:
+def draw_timeline(lines: Iterable[LocalJobLine], span: Span, now: float, earlier: Earlier) -> Timeline:
     """A bar per local job in the order in which they started, or for every so many-th where they are many."""
     submitted = [line for line in lines if line.submitted is not None]
     submitted.sort(key=lambda line: (line.started or line.ended or now, line.index))

@@ -113,15 +113,24 @@ TAIL = 256 * 1024
 _CHUNK = 256 * 1024
 
 
-def open_file(path: Path) -> BinaryIO | None:
+def open_file(path: Path | None) -> BinaryIO | None:
     """Open a regular file in a folder of ours; None if it is missing, or a link."""
     try:
-        return open_unlinked(path)
+        return open_unlinked(path) if path else None
     except OSError:
         return None
 
 
-def find_size(stream: BinaryIO) -> int:
+def find_size(path: Path | None) -> int | None:
+    """The bytes of such a file; None if it is missing, or a link."""
+    stream = open_file(path)
+    if stream is None:
+        return None
+    with stream:
+        return measure(stream)
+
+
+def measure(stream: BinaryIO) -> int:
     return os.fstat(stream.fileno()).st_size
 
 

@@ -30,7 +30,7 @@ from jobmanager.web.charts import (
     kind_of_state,
     render_cells,
 )
-from jobmanager.web.reading import ReadOnlyDatabase, find_size, open_file
+from jobmanager.web.reading import ReadOnlyDatabase, find_size
 from jobmanager.web.rendering import Paging, Sorting, read_paging, read_sorting
 from sandbox.status import PhaseStatus
 
@@ -66,11 +66,10 @@ class Forecast:
 
 def read_forecast(account: Account, database: ReadOnlyDatabase, job: GridJob, now: float) -> Forecast:
     """The phases over all local jobs, and what they let expect."""
-    stall_time = account.configuration.monitor.stall_time
-    progress = read_progress(database, job.job_id, job.count, stall_time, now)
+    progress = read_progress(database, job.job_id, job.count, account.configuration.monitor.stall_time, now)
     bars = [Bar(p.name, p.done, p.expected_total(job.count), p.unit, render_rate(p)) for p in progress.phases]
     end = None if job.state.is_final else estimate_end(progress, now)
-    return Forecast(bars, end, render_silent(progress, stall_time), render_blocked(progress))
+    return Forecast(bars, end, render_silent(progress), render_blocked(progress))
 
 
 def render_bars(told: Iterable[PhaseStatus]) -> list[Bar]:
@@ -198,7 +197,7 @@ def read_grid_job_page(
         causes=_group_failures(lines, attempts, attrgetter("cause")),
         hosts=_group_failures(lines, attempts, attrgetter("host")),
         table=_read_table(lines, attempts, parameters, now),
-        output_size=_find_output_size(account, job_id),
+        output_size=find_size(account.places.output(job_id)),
         quarantined=why.sentence if (why := database.quarantine.list().get(job_id)) else "",
         events=f"/jobs/{job_id}/events",
     )
@@ -282,11 +281,3 @@ def _describe(line: LocalJobLine, earlier: int, now: float) -> Row:
 
 def _between(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else end - start
-
-
-def _find_output_size(account: Account, job_id: str) -> int | None:
-    stream = open_file(account.places.output(job_id))
-    if stream is None:
-        return None
-    with stream:
-        return find_size(stream)

@@ -10,7 +10,7 @@ from jobmanager.views.explaining import describe_driver, describe_local_job, rea
 from jobmanager.views.following import PrintedEnd, read_printed
 from jobmanager.web.charts import JobKind, kind_of_end, kind_of_state
 from jobmanager.web.pages.grid_job import Bar, render_bars
-from jobmanager.web.reading import ReadOnlyDatabase, find_size, open_file
+from jobmanager.web.reading import ReadOnlyDatabase, find_size
 from sandbox.gather import EXPECTED
 from sandbox.status import render_stem
 
@@ -86,11 +86,5 @@ def _list_times(job: LocalJob) -> list[tuple[str, int]]:
 
 
 def _list_files(account: Account, job_id: str, job: LocalJob) -> list[tuple[str, int]]:
-    files = []
-    for what in EXPECTED:
-        path = find_file(account, job_id, job, what)
-        stream = open_file(path) if path else None
-        if stream is not None:
-            with stream:
-                files.append((what, find_size(stream)))
-    return files
+    sizes = [(what, find_size(find_file(account, job_id, job, what))) for what in EXPECTED]
+    return [(what, size) for what, size in sizes if size is not None]

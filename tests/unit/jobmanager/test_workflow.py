@@ -472,14 +472,14 @@ def test_bars_and_lines_show_all_steps_that_run(account: Account, capsys: pytest
     whole, (make, beside) = accept_two(account, A, P)
     lines = PlainLines()
     for _ in range(2):
-        lines.show(_take_snapshot(account.database, whole, 60))
+        lines.show(_take_snapshot(account, whole))
     # The state of the whole is the monitor's to bring up to date.
     assert capsys.readouterr().out.splitlines() == [
         f"unsubmitted: step 1 of 2: make ({make}) active: no local jobs yet of 1",
         f"unsubmitted: step 2 of 2: beside ({beside}) pending: no local jobs yet of 1",
     ]
     with Bars() as bars:
-        bars.show(_take_snapshot(account.database, whole, 60))
+        bars.show(_take_snapshot(account, whole))
     shown = capsys.readouterr().out
     assert "make local jobs" in shown
     assert "beside local jobs" in shown

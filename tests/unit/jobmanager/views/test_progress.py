@@ -132,19 +132,18 @@ def test_local_jobs_that_have_not_told_a_phase_count_as_the_average_of_those_tha
 
 
 def test_the_stall_warning_names_how_many_how_long_and_the_first() -> None:
-    progress = Progress(9, 0, 50, silent=(7, 8, 9))
-    assert render_silent(progress, 1800) == "3 local jobs have told nothing new for 30 min, first number 7"
-    assert (
-        render_silent(replace(progress, silent=(7,)), 60) == "1 local job has told nothing new for 60 s, first number 7"
-    )
-    assert render_silent(replace(progress, silent=()), 60) == ""
+    progress = Progress(9, 0, 50, silent=(7, 8, 9), stall_time=1800)
+    assert render_silent(progress) == "3 local jobs have told nothing new for 30 min, first number 7"
+    alone = replace(progress, silent=(7,), stall_time=60)
+    assert render_silent(alone) == "1 local job has told nothing new for 60 s, first number 7"
+    assert render_silent(replace(progress, silent=())) == ""
 
 
 def test_a_plain_line_tells_what_is_blocked_although_the_counts_stay(capsys: pytest.CaptureFixture[str]) -> None:
     row = Overview("k3f9zq2m", "command", "active", None, "physicist", "2026-11-22T08:30:00Z", {"active": 2})
     lines, full = PlainLines(), Blocked(2, 1, "output waits for room", "")
     for blocked in ([], [], [full], [full]):
-        lines.show(Snapshot(row, Progress(2, 0, None, blocked=blocked), 100, 60))
+        lines.show(Snapshot(row, Progress(2, 0, None, blocked=blocked), 100))
     assert capsys.readouterr().out.splitlines() == [
         "active: 2 active of 2",
         "active: 2 active of 2 | 2 local jobs, first number 1: output waits for room",

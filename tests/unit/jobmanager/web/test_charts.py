@@ -92,23 +92,23 @@ def test_no_local_jobs_are_no_cells() -> None:
 
 
 def test_the_span_goes_from_the_first_submission_to_now_while_one_is_under_way() -> None:
-    span = find_span(numbered(DONE, replace(PENDING, submitted=900)), 5000)
+    span = find_span(numbered(DONE, replace(PENDING, submitted=900)), 5000, {})
     assert span is not None
     assert (span.start, span.end) == (900, 5000)
 
 
 def test_the_span_ends_with_the_last_end() -> None:
-    span = find_span(numbered(DONE, FAILED), 5000)
+    span = find_span(numbered(DONE, FAILED), 5000, {})
     assert span is not None
     assert (span.start, span.end) == (1000, 1200)
 
 
 def test_nothing_submitted_has_no_span() -> None:
-    assert find_span([UNSUBMITTED], 5000) is None
+    assert find_span([UNSUBMITTED], 5000, {}) is None
 
 
 def test_what_was_over_at_once_has_no_span() -> None:
-    assert find_span([replace(DONE, submitted=1000, started=1000, ended=1002)], 5000) is None
+    assert find_span([replace(DONE, submitted=1000, started=1000, ended=1002)], 5000, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -123,14 +123,14 @@ def test_what_began_in_the_second_of_another_end_did_not_run_at_once_with_it(
     runs: list[tuple[int, int]], most: int
 ) -> None:
     lines = numbered(*(replace(DONE, submitted=0, started=start, ended=end) for start, end in runs))
-    assert draw_history(lines, Span(0, 100)).most_active == most
+    assert draw_history(lines, Span(0, 100), {}).most_active == most
 
 
 def test_the_history_counts_each_local_job_once_at_any_time() -> None:
     lines = numbered(DONE, DONE, CANCELLED, FAILED)
-    span = find_span(lines, 5000)
+    span = find_span(lines, 5000, {})
     assert span is not None
-    history = draw_history(lines, span)
+    history = draw_history(lines, span, {})
     assert [shape.kind.name for shape in history.shapes] == ["done", "cancelled", "failed", "active", "pending"]
     assert (history.count, history.most_active) == (4, 4)
     tops = [min(numbers(shape.path)[1::2]) for shape in history.shapes]
@@ -139,9 +139,9 @@ def test_the_history_counts_each_local_job_once_at_any_time() -> None:
 
 def test_a_bar_is_thin_while_it_waits_and_thick_while_it_runs() -> None:
     lines = numbered(DONE)
-    span = find_span(lines, 5000)
+    span = find_span(lines, 5000, {})
     assert span is not None
-    timeline = draw_timeline(lines, span, 5000)
+    timeline = draw_timeline(lines, span, 5000, {})
     assert {shape.kind.name: shape.path for shape in timeline.shapes} == {
         "pending": "M0 5h500v2h-500z",
         "done": "M500 2h500v8h-500z",
@@ -150,9 +150,9 @@ def test_a_bar_is_thin_while_it_waits_and_thick_while_it_runs() -> None:
 
 def test_many_local_jobs_have_few_bars() -> None:
     lines = numbered(*[DONE] * 10_000)
-    span = find_span(lines, 5000)
+    span = find_span(lines, 5000, {})
     assert span is not None
-    timeline = draw_timeline(lines, span, 5000)
+    timeline = draw_timeline(lines, span, 5000, {})
     assert (timeline.each, timeline.bars) == (84, 120)
 
 
@@ -166,14 +166,14 @@ _LINES = st.builds(
 
 @given(st.lists(_LINES, max_size=6), st.integers(0, 2**33))
 def test_whatever_the_times_are_pictures_stay_in_their_frame(lines: list[LocalJobLine], now: int) -> None:
-    span = find_span(lines, now)
+    span = find_span(lines, now, {})
     if span is None:
         return
-    for shape in draw_history(lines, span).shapes:
+    for shape in draw_history(lines, span, {}).shapes:
         points = numbers(shape.path)
         assert all(0 <= x <= WIDTH for x in points[::2])
         assert all(0 <= y <= HEIGHT for y in points[1::2])
-    for shape in draw_timeline(lines, span, now).shapes:
+    for shape in draw_timeline(lines, span, now, {}).shapes:
         for bar in shape.path.split("z")[:-1]:
             left, _, width, *_ = numbers(bar)
             assert 0 <= left <= WIDTH
@@ -201,7 +201,7 @@ def test_an_earlier_attempt_ran_and_then_its_local_job_waited() -> None:
 
 def test_earlier_attempts_count_among_what_ran_at_once() -> None:
     lines = numbered(replace(DONE, started=1000), replace(DONE, started=500, submitted=450, ended=550))
-    assert draw_history(lines, Span(400, 1200)).most_active == 1
+    assert draw_history(lines, Span(400, 1200), {}).most_active == 1
     assert draw_history(lines, Span(400, 1200), EARLIER).most_active == 2
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from adapters import Value, canonical_name
@@ -34,17 +34,10 @@ _REQUEST = f"{_LIST}samgridrsl"
 """Ours: attributes as one word of RSL, because lists of words cannot contain parentheses."""
 
 
-@dataclass(frozen=True)
-class ArgumentFile:
-    """The content of an argument file."""
+def read_argument_file(text: str) -> tuple[JobDescription, State]:
+    """What one argument file, or several joined ones, say of a job, and the state that GRAM was last told.
 
-    description: JobDescription
-    reported: State
-    """The state that was last reported to GRAM."""
-
-
-def read_argument_file(text: str) -> ArgumentFile:
-    """Read one argument file, or several joined ones; limits of 0 mean none.
+    Limits of 0 mean none.
 
     The file assigns shell variables. Values are single-quoted; lists in them are double-quoted words for
     ``eval set -- $grami_args``. In a word ``"`` is written ``\\"``, a backslash as four, ``'`` as ``'"'"'`` and ``$``
@@ -77,7 +70,7 @@ def read_argument_file(text: str) -> ArgumentFile:
     attributes.update(specific)
     if not attributes.keys() & {"executable", "jobid", "signal"}:
         raise BadDescription("the argument file names no grami_program")
-    return ArgumentFile(JobDescription(attributes, environment), reported)
+    return JobDescription(attributes, environment), reported
 
 
 def _read_values(key: str, value: str) -> tuple[Value, ...]:
@@ -163,20 +156,20 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     _, sink = seal()
     try:
-        asked = read_argument_file("\n".join(os.fsdecode(file.read_bytes()) for file in options.files))
+        description, reported = read_argument_file("\n".join(os.fsdecode(file.read_bytes()) for file in options.files))
     except (OSError, BadDescription) as error:
         logger.error("%s", error)
         Reply(sink, lambda answer: render_old_answer(answer, State.PENDING)).give(
             refuse(GramError.BAD_SCRIPT_ARG_FILE, str(error))
         )
         return 1
-    reply = Reply(sink, lambda answer: render_old_answer(answer, asked.reported))
+    reply = Reply(sink, lambda answer: render_old_answer(answer, reported))
     command = COMMANDS[script]
-    if command == "poll" and not asked.description.word("jobid"):
+    if command == "poll" and not description.word("jobid"):
         reply.give(refuse(GramError.BAD_SCRIPT_ARG_FILE, "the argument file names no grami_job_id"))
     reply.give_after(PATIENCE, make_failure(command, f"no answer within {PATIENCE:g} s"))
-    answer = answer_call(command, options.state_dir, _name_request(asked.description, options.files[0]))
-    _append_answer(options.files[0], asked, answer)
+    answer = answer_call(command, options.state_dir, _name_request(description, options.files[0]))
+    _append_answer(options.files[0], reported, answer)
     reply.give(answer)
     return 0
 
@@ -187,10 +180,10 @@ def _name_request(description: JobDescription, file: Path) -> JobDescription:
     return replace(description, attributes={**description.attributes, "uniqid": (name,)})
 
 
-def _append_answer(file: Path, asked: ArgumentFile, answer: GramAnswer) -> None:
+def _append_answer(file: Path, reported: State, answer: GramAnswer) -> None:
     """Append to the argument file, as the protocol demands, what the next scripts must know."""
     lines = [f"grami_job_id='{answer.job_id}'\n"] if answer.job_id else []
-    if answer.state not in (None, asked.reported):
+    if answer.state not in (None, reported):
         lines.append(f"{STATE_VARIABLE}='{answer.state.value}'\n")
     if not lines:
         return

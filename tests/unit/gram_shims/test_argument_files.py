@@ -19,10 +19,11 @@ _SHELL_LETTERS = st.text(alphabet="a \t\n\"'\\$`;=*~#&|()", max_size=20)
 
 @given(st.lists(WORDS | _SHELL_LETTERS, max_size=6), WORDS | _SHELL_LETTERS)
 def test_words_come_back_as_they_were(words: list[str], program: str) -> None:
-    file = read_argument_file(render_argument_file({"program": program, "directory": program}, {"args": words}))
-    assert file.description.words("arguments") == tuple(words)
-    assert file.description.words("executable") == (program,)
-    assert file.description.words("directory") == (program,)
+    text = render_argument_file({"program": program, "directory": program}, {"args": words})
+    description, _ = read_argument_file(text)
+    assert description.words("arguments") == tuple(words)
+    assert description.words("executable") == (program,)
+    assert description.words("directory") == (program,)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_words_come_back_as_they_were(words: list[str], program: str) -> None:
 def test_the_rules_of_the_protocol(word: str, written: str) -> None:
     text = render_argument_file({"program": "/bin/x"}, {"args": [word]})
     assert f"grami_args='{written}'\n" in text
-    assert read_argument_file(text).description.words("arguments") == (word,)
+    assert read_argument_file(text)[0].words("arguments") == (word,)
 
 
 # A backslash came out of the shells of its time as one, of today's as two.
@@ -51,7 +52,7 @@ def test_we_read_what_a_shell_reads(word: str, room: Path) -> None:
     file.write_text(render_argument_file({"program": "/bin/x"}, {"args": [word, "end"]}))
     script = f'set -f; IFS=; . {file}; eval set -- $grami_args; printf %s "$1"'
     said = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True).stdout
-    assert said == word == read_argument_file(file.read_text()).description.words("arguments")[0]
+    assert said == word == read_argument_file(file.read_text())[0].words("arguments")[0]
 
 
 def test_a_whole_file_becomes_a_description() -> None:
@@ -73,7 +74,7 @@ def test_a_whole_file_becomes_a_description() -> None:
             "KRB5CCNAME": "/tmp/krb",
         },
     )
-    description = read_argument_file(text).description
+    description, _ = read_argument_file(text)
     assert description.words("environment") == (("HOME", "/home/a"), ("EMPTY", ""))
     assert description.words("samgrid_type") == ("pythia",)
     assert description.words("input_files") == ("x y", "z")
@@ -89,7 +90,7 @@ def test_a_whole_file_becomes_a_description() -> None:
 def test_what_has_parentheses_comes_in_one_word() -> None:
     request = '&(samgrid_type = structured)(steps = (one (samgrid_type pythia) (events 20)) (two (samgrid_type "a b")))'
     text = render_argument_file({"program": "/bin/x"}, {"scheduler_specific_samgrid_rsl": [request]})
-    description = read_argument_file(text).description
+    description, _ = read_argument_file(text)
     assert description.words("samgrid_type") == ("structured",)
     assert description.words("steps") == (
         ("one", ("samgrid_type", "pythia"), ("events", "20")),
@@ -115,7 +116,7 @@ def test_variables_of_a_request_in_one_word_come_to_those_of_gram() -> None:
         "env": ["GLOBUS_GRAM_JOB_CONTACT", "https://h/1/"],
         "scheduler_specific_samgrid_rsl": ["(environment=(A b))"],
     }
-    description = read_argument_file(render_argument_file({"program": "/bin/x"}, lists)).description
+    description, _ = read_argument_file(render_argument_file({"program": "/bin/x"}, lists))
     assert description.contact == "https://h/1/"
     assert description.words("environment")[1:] == (("A", "b"),)
 
@@ -124,14 +125,14 @@ def test_what_scripts_append_is_read_and_the_last_counts() -> None:
     text = render_argument_file(
         {"program": "/bin/x"}, raw={"grami_job_id": "aaaaaaaa", "samgrid_told_state": "1"}
     ) + render_argument_file(raw={"grami_job_id": "bbbbbbbb", "samgrid_told_state": "2"})
-    file = read_argument_file(text)
-    assert file.description.word("jobid") == "bbbbbbbb"
-    assert file.reported is State.ACTIVE
+    description, reported = read_argument_file(text)
+    assert description.word("jobid") == "bbbbbbbb"
+    assert reported is State.ACTIVE
 
 
 def test_an_assignment_within_a_value_is_none() -> None:
     text = render_argument_file({"program": "/bin/x"}, {"args": ["a\ngrami_program='/bin/evil'\n"]})
-    assert read_argument_file(text).description.word("executable") == "/bin/x"
+    assert read_argument_file(text)[0].word("executable") == "/bin/x"
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapters import canonical_name
 from batch_adapters.generator.collector_protocol import render_id
 from batch_adapters.states import Event, GramError, State
 from jobmanager.database.grid_job import GridJob
+from jobmanager.requests.attributes import find_word
 from jobmanager.site.account import Account
 from jobmanager.site.settings import FailedAs
 from sandbox.files import make_file, replace_file, sync_folder
@@ -124,8 +124,8 @@ def make_events(account: Account, job: GridJob) -> list[Event]:
 
 def must_fail(account: Account, job: GridJob) -> bool:
     """True if GRAM must finally report that a grid job failed though its event said DONE; asked after staging."""
-    said = [values for name, values in job.request() if canonical_name(name) == canonical_name("failed_as")]
-    wanted = FailedAs(said[-1][0]) if said else account.configuration.gram.failed_as
+    said = find_word(job.request(), "failed_as")
+    wanted = FailedAs(said) if said else account.configuration.gram.failed_as
     return reported_state(job.state) is State.FAILED and (wanted is FailedAs.FAILED or job.was_cancelled)
 
 

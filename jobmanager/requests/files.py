@@ -9,7 +9,7 @@ from pathlib import Path
 from adapters import JobAdapter, UnusableFile, canonical_name, open_input
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES, BadRequest, Given, find_name, read_type
 from jobmanager.requests.job_types import find_job_type
-from jobmanager.requests.rsl import MAX_BYTES, Relation, Relations, RslError, check_text, read_rsl
+from jobmanager.requests.rsl import MAX_BYTES, Relation, Relations, RslError, check_text, read_quoted, read_rsl
 
 MEANINGLESS = frozenset(
     (
@@ -72,17 +72,13 @@ def _read_words(line: str, position: int, number: int) -> Iterator[str]:
         word = _WORD.match(line, position)
         if word is None:
             raise RslError(_describe_fault(line[position]), number, position + 1)
-        yield word["plain"] or _read_quoted(word["quoted"])
+        yield word["plain"] or read_quoted(word["quoted"])
         position = _skip(line, word.end())
 
 
 def _skip(line: str, position: int) -> int:
     between = _BETWEEN.match(line, position)
     return between.end() if between else position
-
-
-def _read_quoted(token: str) -> str:
-    return token[1:-1].replace(token[0] * 2, token[0])
 
 
 def _describe_fault(found: str) -> str:

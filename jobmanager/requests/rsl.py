@@ -237,7 +237,7 @@ class _Substitution:
         if part.data == "variable":
             return self._read_variable(part, depth)
         text = _read_token(part, 0)
-        return _read_quoted(text) if part.data == "quoted" else str(text)
+        return read_quoted(text) if part.data == "quoted" else str(text)
 
     def _read_variable(self, node: "Node", depth: int) -> str:
         name = str(_read_token(node, 1))
@@ -278,7 +278,8 @@ def _touch(left: "Node", right: "Node") -> bool:
     return "quoted" not in (end.data, begin.data) and end.meta.end_pos == begin.meta.start_pos
 
 
-def _read_quoted(token: str) -> str:
+def read_quoted(token: str) -> str:
+    """The text in quotes, inside which the quote is written twice; behind ^, any character is one."""
     quoted = token.removeprefix("^")
     delimiter = quoted[0]
     return quoted[1:-1].replace(delimiter * 2, delimiter)

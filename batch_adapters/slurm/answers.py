@@ -21,7 +21,8 @@ _ENDED = re.compile(
 )
 NEVER_STARTED = "FAILED to start"
 """The native state of jobs that Slurm calls FAILED although they never ran a program."""
-_LAUNCH_FAILURE = 53
+LAUNCH_FAILURE = 53
+"""The signal that Slurm reports if the program never ran, for example because its output could not be opened."""
 _ENDED_ITSELF = re.compile(r"None|NonZeroExitCode|JobLaunchFailure|RaisedSignal.*")
 """Reasons of a job whose program ended; 22.05 says JobLaunchFailure for a signal, too."""
 
@@ -69,7 +70,7 @@ def _read_end(state: str, status: int, signal: int, ended_itself: bool = True) -
         return state, status, None
     if state != "FAILED":
         return state, None, None
-    if signal == _LAUNCH_FAILURE or not ended_itself:
+    if signal == LAUNCH_FAILURE or not ended_itself:
         return NEVER_STARTED, None, None
     return (state, 128 + signal, Cause.SIGNAL) if signal else (state, status, None)
 

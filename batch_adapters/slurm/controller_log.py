@@ -27,10 +27,10 @@ from itertools import chain, islice
 
 from batch_adapters.generator.local_time import LocalStamps
 from batch_adapters.generator.module import Parser, remember, render_line
-from batch_adapters.slurm.completion_log import read_end
+from batch_adapters.slurm.answers import LAUNCH_FAILURE
 from batch_adapters.states import Cause
 
-_PENDING, _ACTIVE, _FAILED, _SUSPENDED = b"1", b"2", b"4", b"16"
+_PENDING, _ACTIVE, _FAILED, _DONE, _SUSPENDED = b"1", b"2", b"4", b"8", b"16"
 # Most remembered jobs that are alive, and most entries of each other kind; the oldest is forgotten first.
 _MOST_JOBS = 100_000
 _MOST_OTHERS = 10_000
@@ -274,6 +274,13 @@ def _read_ending(text: bytes) -> tuple[bytes, bytes] | None:
     if word is None:
         return _FAILED, b"0"
     return read_end(int(number), 0) if word == b"WEXITSTATUS" else read_end(0, int(number))
+
+
+def read_end(status: int, signal: int) -> tuple[bytes, bytes]:
+    """State and exit code of a job that ended by itself: 128 + N for signal N; FAILED if it was never launched."""
+    if signal == LAUNCH_FAILURE and not status:
+        return _FAILED, b"0"
+    return _DONE, b"%d" % (status or (128 + signal if signal else 0))
 
 
 _LIMITS = {

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from jobmanager.requests.time_limit import MOST_HANGS
 from tests.integration.test_workers import wait_for_failure
 from tests.samgrid import Samgrid
 from tests.waiting import SECONDS, Gate, wait_until
@@ -98,6 +99,10 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(
     for table, job_id in poisoned.items():
         damage(samgrid, table, job_id)
     hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in HANGS]
+    # To end the process of the second so often would take most of a minute.
+    deaf = samgrid.state / "jobs" / hung[1] / "handler-pack.hung"
+    deaf.parent.mkdir(mode=0o700, exist_ok=True)
+    deaf.write_text("earlier\n" * (MOST_HANGS - 1))
     spoilt = {what: submit_shell(samgrid, script) for what, script in SPOILERS.items()}
     with full_disk(samgrid.state / "jobs" / cramped / "results") as is_full:
         gate.open()

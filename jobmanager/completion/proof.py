@@ -127,7 +127,7 @@ def is_ripe(job: LocalJob, lag: float, now: float) -> bool:
 
     :param lag: the batch system's ``outputs_lag``, in seconds.
     """
-    return not (_is_unproven(job) or needs_batch_cause(job)) or not is_recent(_note(job).ended_time, now, lag)
+    return not (_is_unproven(job) or needs_batch_cause(job)) or not is_recent(job.ended_time or 0, now, lag)
 
 
 def _stop_waiting(job: LocalJob) -> bool:
@@ -203,7 +203,7 @@ def _wait_for_history(late: Iterable[LocalJob], silence: BatchError) -> None:
     for job in late:
         if job.outcome is Outcome.SUCCEEDED:
             raise Unreachable(f"waits for news of why {job.local_id} ended: {silence}") from silence
-        ended = _note(job).ended_time
+        ended = job.ended_time or 0
         if is_recent(ended, now, HISTORY_PATIENCE):
             until = render_time(ended + HISTORY_PATIENCE)
             raise Unreachable(f"waits until {until} for news of why {job.local_id} ended: {silence}") from silence

@@ -28,9 +28,6 @@ class DatabaseError(UserError):
     """The job database cannot be read or written now; the message says which file and why."""
 
 
-_REPAIR = ', "samgrid repair" makes the document again'
-
-
 class DamagedDocument(DatabaseError):
     """A document in the job database cannot be read: only its own grid job cannot go on."""
 
@@ -39,7 +36,8 @@ class DamagedDocument(DatabaseError):
         whose = f"local job {number} of grid job {grid_job}" if number else f"grid job {grid_job}"
         super().__init__(
             f"the document of {whose} cannot be read ({problem}): nothing changes until it can;"
-            f' "samgrid remove {grid_job}" ends its local jobs and removes it{_REPAIR}'
+            f' "samgrid remove {grid_job}" ends its local jobs and removes it,'
+            ' "samgrid repair" makes the document again'
         )
         self.grid_job = grid_job
         self.number = number

@@ -14,7 +14,6 @@ from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.states.failures import count_refusals, find_refusal
-from jobmanager.views.explaining import find_local_jobs, find_step_jobs
 from jobmanager.views.following import KINDS, find_printed
 from jobmanager.views.text import printable, render_line
 from sandbox.files import open_unlinked
@@ -99,6 +98,43 @@ def find_meant(database: Database, word: str) -> list[tuple[str, LocalJob]]:
     if not indexes:
         raise UnknownJob(f"grid job {identity} has no local jobs {first} to {last}")
     return [(identity, database.local_jobs.get(identity, index)) for index in indexes[: MOST_LOCAL_JOBS + 1]]
+
+
+def find_step_jobs(database: Database, job_id: str) -> list[str]:
+    """The grid jobs of a structured grid job's steps; empty for others."""
+    steps = database.grid_jobs.steps_of(job_id)
+    return [step.grid_job for step in steps if step.grid_job]
+
+
+def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]:
+    """Grid job and local job of all with the id ``name``, or of the one that ``ID/NUMBER`` names.
+
+    :raises UnknownJob: there is none.
+    """
+    found = database.local_jobs.named(name)
+    prefix, slash, number = name.rpartition("/")
+    if found:
+        return found
+    if not (slash and number.isascii() and number.isdigit()):
+        try:
+            job_id = database.grid_jobs.find(prefix or name)
+        except UnknownJob as error:
+            raise UnknownJob(
+                f"no local job has the id \"{name}\": samgrid query '//local-job/@id' lists the ids, and ID/NUMBER"
+                " names a local job by its number in its grid job"
+            ) from error
+        holder = (find_step_jobs(database, job_id) or [job_id])[0]
+        raise UnknownJob(f'"{name}" is no local job: say {holder}/NUMBER, such as {holder}/1')
+    job_id = database.grid_jobs.find(prefix)
+    index = int(number)
+    if all(line.index != index for line in database.local_jobs.lines(job_id)):
+        count = sum(database.local_jobs.count(job_id).values())
+        steps = ", ".join(find_step_jobs(database, job_id))
+        raise UnknownJob(
+            f"grid job {job_id} has no local job {number}: "
+            + (f"those of its steps are of {steps}" if steps else f"it has {count} by now")
+        )
+    return [(job_id, database.local_jobs.get(job_id, index))]
 
 
 def find_failed(database: Database, identity: str) -> list[tuple[str, LocalJob]]:

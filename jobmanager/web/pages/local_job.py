@@ -6,8 +6,9 @@ from pathlib import Path
 from jobmanager.database.database import UnknownJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
-from jobmanager.views.explaining import describe_driver, describe_local_job, read_context, render_verdict
+from jobmanager.views.explaining import describe_driver, describe_local_job, read_context
 from jobmanager.views.following import PrintedEnd, read_printed
+from jobmanager.views.verdict import render_verdict
 from jobmanager.web.charts import JobKind, kind_of_end, kind_of_state
 from jobmanager.web.pages.grid_job import Bar, render_bars
 from jobmanager.web.reading import ReadOnlyDatabase, find_size

@@ -199,10 +199,14 @@ class InputsAdapter(JobAdapter):
     def writeInputs(self, workArea: Path) -> None:
         """Write the list of each local job's inputs, and copy inputs with relative names into the work area."""
         inputs = [(index, one) for index, group in enumerate(self.groups, 1) for one in group]
-        lines = [f"{index} {one.size} {one.name}\n" for index, one in inputs]
-        (workArea / LIST).write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
+        write_lines(workArea / LIST, (f"{index} {one.size} {one.name}" for index, one in inputs))
         travelling = [(one.path, workArea / one.name) for _, one in inputs if not one.name.startswith("/")]
         copy_files(travelling, self.site.limits)
+
+
+def write_lines(file: Path, lines: Iterable[str]) -> None:
+    """Write one name per line; names that are not UTF-8 are kept byte for byte."""
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="surrogateescape")
 
 
 def _list_files(files: Iterable[RequestFile]) -> list[Input]:

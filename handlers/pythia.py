@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,19 @@ class PythiaAdapter(JobAdapter):
         return [python, f"./{PAYLOAD.name}", CARD, "--mass-window", *window, "--bins", str(self.request["bins"])]
 
     def getSummary(self, outputs: Sequence[Path]) -> Mapping[str, str]:
-        return summarise(outputs)
+        """What the results say together; those that cannot be used are counted."""
+        results = []
+        for folder in outputs:
+            with suppress(*UNUSABLE):
+                results.append(read_result(folder))
+        summary = {"events": str(sum(result.events for result in results))}
+        if any(result.tried for result in results):
+            value, error = combine_cross_sections(results)
+            summary["cross section"] = f"{value:.1f} ± {error:.1f} pb"
+        summary |= describe_histogram(results)
+        if unread := len(outputs) - len(results):
+            summary["outputs not read"] = f"{unread} of {len(outputs)}"
+        return summary
 
 
 def render_card(request: Mapping[str, Any]) -> str:
@@ -126,30 +139,6 @@ class SliceResult:
     error: float
     edges: tuple[float, ...]
     counts: tuple[int, ...]
-
-
-def summarise(outputs: Sequence[Path]) -> Mapping[str, str]:
-    """The summary for people of the local jobs' output folders; unusable ones are counted."""
-    results, unread = run_reading(outputs)
-    summary = {"events": str(sum(result.events for result in results))}
-    if any(result.tried for result in results):
-        value, error = combine_cross_sections(results)
-        summary["cross section"] = f"{value:.1f} ± {error:.1f} pb"
-    summary |= describe_histogram(results)
-    if unread:
-        summary["outputs not read"] = f"{unread} of {len(outputs)}"
-    return summary
-
-
-def run_reading(outputs: Iterable[Path]) -> tuple[list[SliceResult], int]:
-    """The results found in the folders, and the number of folders without a usable one."""
-    results, unread = [], 0
-    for folder in outputs:
-        try:
-            results.append(read_result(folder))
-        except UNUSABLE:
-            unread += 1
-    return results, unread
 
 
 def read_result(folder: Path) -> SliceResult:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adapters import Attribute, JobAdapter, Kind, PlannedJob, RequestFile, copy_files
-from handlers.inputs import DATASETS, READER, NoFiles, check_file, find_dataset
+from handlers.inputs import DATASETS, READER, NoFiles, check_file, find_dataset, write_lines
 
 INI = "runjob.ini"
 PAYLOAD = Path(__file__).parent / "payload" / "runjob.sh"
@@ -130,11 +130,6 @@ def render_ini(template: str, request: Mapping[str, Any], site: Mapping[str, Any
 def check_names(names: Iterable[str]) -> list[str]:
     """One fault for each file name that cannot be one line of a list."""
     return [f"the file's name {name!r} has a line break or a control character" for name in names if not _is_line(name)]
-
-
-def write_lines(file: Path, lines: Iterable[str]) -> None:
-    """Write one name per line; names that are not UTF-8 are kept byte for byte."""
-    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="surrogateescape")
 
 
 def _is_line(text: str) -> bool:

@@ -114,8 +114,13 @@ def ask_monitor(account: Account) -> str:
 
 def ask_running_monitor(account: Account) -> str | None:
     """As `ask_monitor`; None if there is no monitor."""
+    answer = b""
     try:
-        return _ask(account)
+        with _connection(account) as connection:
+            _end_other_version(account, connection)
+            while len(answer) < _MAX_ANSWER and (part := connection.recv(_MAX_ANSWER)):
+                answer += part
+        return answer.decode(errors="replace")
     except (FileNotFoundError, ConnectionError):  # there is none, or it was killed meanwhile
         return None
     except (TimeoutError, BlockingIOError):  # the latter: its queue of connections is full
@@ -183,12 +188,3 @@ def _connection(account: Account) -> Iterator[socket.socket]:
         connection.settimeout(_ANSWER_TIME)
         connection.connect(address)
         yield connection
-
-
-def _ask(account: Account) -> str:
-    with _connection(account) as connection:
-        _end_other_version(account, connection)
-        answer = b""
-        while len(answer) < _MAX_ANSWER and (part := connection.recv(_MAX_ANSWER)):
-            answer += part
-    return answer.decode(errors="replace")

@@ -81,9 +81,7 @@ def do_task(account: Account, task: Task, subject: str) -> int:
             _log_to(account.places.log(subject), subject)
             read_reports(account, subject)
         else:
-            _do_task_of_grid_job(account, task, subject)
-    except _Busy:
-        return BUSY
+            return _do_task_of_grid_job(account, task, subject)
     except (HandlerHung, HandlerUnreachable) as error:
         is_hung = isinstance(error, HandlerHung)
         print(("the handler hangs: " if is_hung else "") + " ".join(str(error).split()), file=sys.stderr)
@@ -120,23 +118,19 @@ def _wake_successor(account: Account) -> None:
         wake_monitor(account)
 
 
-class _Busy(Exception):
-    """Another worker holds the grid job's lock."""
-
-
-def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
+def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> int:
     if not account.database.grid_jobs.has(grid_job):
-        return  # it was removed since the monitor looked
+        return 0  # it was removed since the monitor looked
     _open_folders(account.places, grid_job)
     _log_to(account.places.log(grid_job), grid_job)
     # A worker may outlive the monitor that started it.
     with locked(account.places.worker_lock(grid_job)) as lock, ExitStack() as stack:
         if lock is None:
-            raise _Busy
+            return BUSY
         # A handler may have forked a process that outlives us: it has inherited the descriptor, and the lock with it.
         stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)
         if account.database.grid_jobs.get(grid_job).state.is_final:
-            return  # ended by a worker that has outlived its monitor
+            return 0  # ended by a worker that has outlived its monitor
         is_structured = bool(account.database.grid_jobs.steps_of(grid_job))
         if task is Task.COLLECT:
             _read_last_reports(account, grid_job)
@@ -145,12 +139,12 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
             _log_to(None, grid_job)
             collect = collect_steps if is_structured else collect_grid_job
             collect(account, grid_job)
-            return
-        if task is Task.CANCEL:
+        elif task is Task.CANCEL:
             cancel = cancel_steps if is_structured else cancel_local_jobs
             cancel(account, grid_job)
-            return
-        _begin(account, task, grid_job)
+        else:
+            _begin(account, task, grid_job)
+    return 0
 
 
 def _begin(account: Account, task: Task, grid_job: str) -> None:

@@ -82,6 +82,7 @@ _QUERIED = (Meaning(0, _GOOD.format(r"(?:\[\n(?s:.*)\]\n)?"), Answer.OK), _DOWN)
 _COLUMNS = (
     "ClusterId,ProcId,JobStatus,LastJobStatus,ExitCode,ExitBySignal,HoldReason,HoldReasonCode,HoldReasonSubCode"
     ",LastHoldReason,LastHoldReasonCode,LastHoldReasonSubCode,RemoveReason,SamgridToken"
+    ",JobCurrentStartDate,JobDisconnectedDate,RemoteHost"
 )
 _COLUMNS_OF_CLUSTER = (
     "ClusterId,SamgridToken,JobMaterializeNextProcId,JobMaterializePaused,JobMaterializePauseReason,TotalSubmitProcs"
@@ -227,6 +228,8 @@ CONDOR = BatchAdapter(
         r"HELD not materialized: .*": "condor_release {array}",
         r"HELD(?: .*)?": "condor_release {id}",
         r"SUSPENDED(?: .*)?": "condor_continue {id}",
+        # Until its lease ends, its host may come back with it; condor_vacate_job waits for that, too.
+        r"RUNNING disconnected .*": "condor_hold {id}, then condor_release {id}, if its host is lost",
         # Most likely its host does not answer; -forcex does not stop what runs there.
         r"REMOVING(?: .*)?": "condor_rm -forcex {id}, if it stays so",
     },

@@ -1,5 +1,6 @@
 """Reads what HTCondor's programs print: ClassAds as JSON, and the configuration (for ``samgrid doctor``)."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -75,6 +76,9 @@ def _read_ad(ad: dict[str, Any]) -> Job:
     was_held = status == 3 and ad.get("LastJobStatus") == 5 and _read_hold(ad, "LastHoldReason") in _LIMITS
     # It may be null.
     reason = str(ad.get("HoldReason" if status == 5 else "LastHoldReason" if was_held else "RemoveReason") or "")
+    # The date stays in the ad of a job that has been started again since.
+    if status == 2 and (ad.get("JobDisconnectedDate") or 0) >= (ad.get("JobCurrentStartDate") or math.inf):
+        reason = f"disconnected from {ad.get('RemoteHost')}"
     removed_by = _REMOVED_BY.fullmatch(reason) if status == 3 and not was_held else None
     return Job(
         local_id=f"{int(ad['ClusterId'])}.{int(ad['ProcId'])}",

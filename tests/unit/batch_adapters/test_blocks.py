@@ -81,6 +81,10 @@ NO_NODES = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
         ("condor", "9.0", "REMOVING", "via condor_rm", "condor_rm -forcex 9.0, if it stays so"),
         ("condor", "9.0", "IDLE", "", ""),
         ("condor", "9.0", "RUNNING", "", ""),
+        (
+            *("condor", "9.0", "RUNNING", "disconnected from slot1_4@wn7"),
+            "condor_hold 9.0, then condor_release 9.0, if its host is lost",
+        ),
         ("pbs", "8.vm", "H", "held (u)", "qrls 8.vm"),
         ("pbs", "20[1].vm", "Q", "held (u): held by its user", "qrls 20[].vm"),
         ("pbs", "8.vm", "H", "held (s)", "qalter -W depend= 8.vm"),

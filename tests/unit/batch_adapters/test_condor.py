@@ -1,5 +1,6 @@
 """The batch adapter of HTCondor, on what its commands (23.9.6) really printed."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -47,6 +48,21 @@ def test_waiting_and_running_jobs_are_read() -> None:
         ("15.2", "RUNNING"),
         ("15.3", "RUNNING"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "start", "disconnected", "reason"),
+    [
+        pytest.param(2, 1795746710, 1795746712, "disconnected from slot1_4@wn7", id="disconnected"),
+        pytest.param(2, 1795746730, 1795746712, "", id="started again since"),
+        pytest.param(1, 1795746710, 1795746712, "", id="queued again"),
+        pytest.param(2, 1795746710, None, "", id="connected"),
+    ],
+)
+def test_a_job_whose_host_is_silent_says_so(status: int, start: int, disconnected: int | None, reason: str) -> None:
+    ad = {"ClusterId": 14, "ProcId": 0, "JobStatus": status, "RemoteHost": "slot1_4@wn7", "JobCurrentStartDate": start}
+    (job,) = read_queue(json.dumps([{**ad, "JobDisconnectedDate": disconnected}]))
+    assert job.reason == reason
 
 
 def test_a_removed_job_that_is_still_in_the_queue_has_not_gone_yet() -> None:

@@ -180,7 +180,7 @@ CONDOR = BatchAdapter(
         outcomes=(
             Meaning(0, _GOOD.format(r"\[\n(?s:.*)\]\n"), Answer.OK),
             # The pool keeps none, and "samgrid doctor" says so.
-            Meaning(1, r"configuration key HISTORY is unset", Answer.ABSENT),
+            Meaning(1, r"configuration key HISTORY is unset", Answer.PERMANENT),
             _DOWN,
         ),
         timeout=120,

@@ -97,10 +97,19 @@ class BatchSystem:
 
     def find_ended(self, token: str) -> list[LocalStatus]:
         """The local jobs of a token in the batch system's history; none if it has no history."""
+        return [status for status in self._ask_history(token) or () if status.is_of(token)]
+
+    def has_history(self) -> bool:
+        """False if it has none, or has it switched off, as Slurm without slurmdbd."""
+        return self._ask_history("nobody-0") is not None
+
+    def _ask_history(self, token: str) -> list[LocalStatus] | None:
         if self.adapter.history is None:
-            return []
-        found = self._jobs(self.adapter.history, self.adapter.read_history, {"token": token})
-        return [status for status in found if status.is_of(token)]
+            return None
+        try:
+            return self._jobs(self.adapter.history, self.adapter.read_history, {"token": token})
+        except Refused:
+            return None
 
     def query(self) -> list[LocalStatus]:
         """All local jobs of this account, by one command, and one more for each of a few blocked arrays."""

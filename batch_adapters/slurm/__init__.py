@@ -121,8 +121,7 @@ SLURM = BatchAdapter(
     history=_ask(
         *("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days", "--name={{ token }}"),
         "--format=JobID,State,ExitCode",
-        # Without accounting there is no history, which is an answer.
-        outcomes=(Meaning(1, r"\ASlurm accounting storage is disabled\s*\Z", Answer.ABSENT), _DOWN, _COMPLAINT, OK),
+        outcomes=(Meaning(1, r"\ASlurm accounting storage is disabled\s*\Z", Answer.PERMANENT), _DOWN, _COMPLAINT, OK),
     ),
     read_history=read_history,
     states={

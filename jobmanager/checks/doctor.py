@@ -44,8 +44,6 @@ _MOST = 20
 """Faults of documents that are told one by one."""
 _YOUNG = 3600.0
 """Seconds in which a folder may be that of a grid job that is just being accepted."""
-_NOBODY = "doctor-0"
-"""A token that no submission has."""
 
 
 def choose_batch_systems(account: Account, named: str | None, wants_all: bool) -> list[str]:
@@ -313,16 +311,16 @@ def _check_arrays(system: BatchSystem) -> Finding:
 
 def _check_history(account: Account, system: BatchSystem) -> Finding:
     seconds = account.configuration.monitor.reconcile_interval
-    if system.adapter.history is None:
-        return Finding(
-            Level.GOOD, "has no history of ended jobs: ends are known from its log, its queue and the drivers' records"
-        )
     try:
-        system.find_ended(_NOBODY)
+        has_history = system.has_history()
     except BatchError as error:
         text = f"its history does not answer, so ends that its log does not tell are known later: {error}"
         return Finding(Level.WARNING, text, "see that it keeps one (accounting), and that this account may read it")
-    return Finding(Level.GOOD, f"its history answers; it must keep what ended for longer than {seconds:g} s")
+    if has_history:
+        return Finding(Level.GOOD, f"its history answers; it must keep what ended for longer than {seconds:g} s")
+    return Finding(
+        Level.GOOD, "has no history of ended jobs: ends are known from its log, its queue and the drivers' records"
+    )
 
 
 def _check_transfer(account: Account, adapter: BatchAdapter) -> Iterator[Finding]:

@@ -91,7 +91,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "qmaster stopped: *": "unknown",
     },
     ("condor", "condor-commands.txt"): {
-        "history, none kept": "absent",
+        "history, none kept": "permanent",
         "submit, no such folder": "permanent",
         "submit, no spelling": "permanent",
         "submit, line break": "permanent",
@@ -119,7 +119,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "cancel": "ok ok permanent",
     },
     ("slurm", "commands.txt"): {
-        "absent": "ok absent absent ok ok ok absent",
+        "absent": "ok absent absent ok ok ok permanent",
         # A partition that is closed just now.
         "refused": 18 * "permanent " + "later" + 3 * " permanent",
     },

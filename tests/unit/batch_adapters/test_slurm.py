@@ -137,7 +137,7 @@ def test_the_queue_of_a_newer_slurm_is_read(recordings: list[Recording], array: 
         ("scancel --full ", SLURM.suspend, {Answer.OK}),
         ("scontrol hold ", SLURM.hold, {Answer.OK}),
         ("squeue ", SLURM.status, {Answer.OK, Answer.ABSENT}),
-        ("sacct ", SLURM.history, {Answer.ABSENT}),
+        ("sacct ", SLURM.history, {Answer.PERMANENT}),
     ],
 )
 def test_the_answers_of_a_newer_slurm_are_understood(words: str, command: Command, answers: set[Answer]) -> None:

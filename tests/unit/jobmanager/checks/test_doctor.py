@@ -188,6 +188,11 @@ def test_a_history_that_does_not_answer_is_a_warning(fake: Account, program: Bat
     assert warning.remedy
 
 
+def test_a_history_that_is_switched_off_is_none(fake: Account, program: BatchProgram) -> None:
+    program.answer("history", "it keeps none", NO)
+    assert findings_with(look(fake), "has no history") and not findings_with(look(fake), "its history")
+
+
 def test_a_batch_system_without_arrays_is_said_to_have_none(account: Account, program: BatchProgram) -> None:
     assert findings_with(look(use(account, program, max_array=1, version=None, history=None)), "has no arrays")
 

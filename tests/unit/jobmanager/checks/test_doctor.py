@@ -190,7 +190,9 @@ def test_a_history_that_does_not_answer_is_a_warning(fake: Account, program: Bat
 
 def test_a_history_that_is_switched_off_is_none(fake: Account, program: BatchProgram) -> None:
     program.answer("history", "it keeps none", NO)
-    assert findings_with(look(fake), "has no history") and not findings_with(look(fake), "its history")
+    findings = look(fake)
+    assert findings_with(findings, "has no history")
+    assert not findings_with(findings, "its history")
 
 
 def test_a_batch_system_without_arrays_is_said_to_have_none(account: Account, program: BatchProgram) -> None:

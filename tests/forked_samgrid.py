@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -114,10 +113,8 @@ def serve() -> None:
     for name in _PRELOADED:
         importlib.import_module(name)
     # A query's own process is forked from the command's.
-    forking = SimpleNamespace(
-        run=functools.partial(run_forked, start=_run_child), TimeoutExpired=subprocess.TimeoutExpired
-    )
-    vars(importlib.import_module("jobmanager.views.query.query"))["subprocess"] = forking
+    forking = functools.partial(run_forked, start=_run_child)
+    vars(importlib.import_module("jobmanager.views.query.query"))["_run_watched"] = forking
     gc.freeze()
     with socket.socket(fileno=os.dup(0)) as connection:
         while True:

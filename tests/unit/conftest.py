@@ -1,8 +1,6 @@
 """What the unit tests of the job manager share."""
 
-import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,5 +18,4 @@ def toy(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> To
 @pytest.fixture
 def forked_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each query's process is forked, with everything loaded: what it answers is the same."""
-    forking = SimpleNamespace(run=run_forked, TimeoutExpired=subprocess.TimeoutExpired)
-    monkeypatch.setattr("jobmanager.views.query.query.subprocess", forking)
+    monkeypatch.setattr("jobmanager.views.query.query._run_watched", run_forked)

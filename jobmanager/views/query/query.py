@@ -5,9 +5,11 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from lxml import etree
@@ -25,6 +27,8 @@ MOST_LETTERS = 32_768
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
 _MEGABYTE = 1_000_000
 _LONGEST_FAULT = 500
+_LOOK = 0.1
+"""Seconds between two looks at how much memory a query uses."""
 
 
 class QueryError(UserError):
@@ -135,19 +139,42 @@ def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:
 
 def _run_child(question: bytes, limits: QueryLimits, where: str) -> "subprocess.CompletedProcess[bytes]":
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    # So that no expression can read our secrets.
+    environment["LC_ALL"] = "C.UTF-8"
     try:
-        return subprocess.run(
-            command_line("samgrid-query"),
-            input=question,
-            capture_output=True,
-            timeout=limits.seconds,
-            # So that no expression can read our secrets.
-            env={**environment, "LC_ALL": "C.UTF-8"},
-            cwd="/",
-            check=False,
-        )
+        return _run_watched(command_line("samgrid-query"), input=question, env=environment, limits=limits)
     except subprocess.TimeoutExpired as error:
         raise QueryError(f"{where}: no answer within {limits.seconds:g} s") from error
+
+
+def _run_watched(
+    command: Sequence[str], *, input: bytes, env: Mapping[str, str], limits: QueryLimits
+) -> "subprocess.CompletedProcess[bytes]":
+    """The finished command; raises TimeoutExpired. It is killed if it takes more memory than it may.
+
+    Its own limit does not count what Saxon takes for one large array.
+    """
+    given: bytes | None = input
+    pipe, deadline = subprocess.PIPE, time.monotonic() + limits.seconds
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd="/") as child:
+        try:
+            while True:
+                try:
+                    output, errors = child.communicate(given, timeout=_LOOK)
+                    return subprocess.CompletedProcess(command, child.returncode, output, errors)
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() > deadline:
+                        raise
+                given = None  # it goes on with what it was given
+                if _count_resident(child.pid) > limits.memory:
+                    child.kill()
+        finally:
+            child.kill()
+
+
+def _count_resident(process: int) -> int:
+    """Bytes of memory that a process which has not been waited for uses."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _render_end(status: int, errors: bytes, limits: QueryLimits) -> str:

@@ -1,5 +1,6 @@
 """Questions to the job database: what is answered, what is refused, and that every expression ends."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from jobmanager.commands import cli
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
+from jobmanager.views.query import query
 from jobmanager.views.query.query import (
     RENDERERS,
     Item,
@@ -25,6 +27,7 @@ from jobmanager.views.query.query import (
     run_limited,
 )
 from tests.extras import need
+from tests.waiting import SECONDS
 
 FIRST, SECOND = "aaaaaaaa", "bbbbbbbb"
 forked = pytest.mark.usefixtures("forked_queries")
@@ -192,6 +195,16 @@ def test_an_expression_that_grows_ends_at_the_limit(jobs: Account, language: Lan
         need("saxonche")
     with pytest.raises(QueryError, match="needs more than 150 MB of memory"):
         run_limited(jobs, None, expression, language, QueryLimits(seconds=60, memory=150_000_000))
+
+
+def test_memory_that_the_kernel_does_not_count_ends_at_the_limit(
+    jobs: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As Saxon's one large array: the child has a limit of its own, but takes more.
+    taking = "import time; taken = b'x' * 300_000_000; time.sleep(600)"
+    monkeypatch.setattr(query, "command_line", lambda program: [sys.executable, "-c", taking])
+    with pytest.raises(QueryError, match="needs more than 150 MB of memory"):
+        run_limited(jobs, None, "//local-job", limits=QueryLimits(seconds=SECONDS, memory=150_000_000))
 
 
 def test_a_long_answer_ends_at_the_limit(jobs: Account) -> None:

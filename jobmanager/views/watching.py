@@ -81,22 +81,16 @@ def follow_grid_job(account: Account, job_id: str) -> Iterator[Snapshot]:
     :raises CannotGoOn: something has kept the grid job from going on for a while.
     """
     problem_since: float | None = None
-    for snapshot in _snapshots(account, job_id):
-        yield snapshot
-        problem = "" if snapshot.row.state in _FINAL else _problem(account, job_id)
-        problem_since = (problem_since or time.monotonic()) if problem else None
-        if problem_since is not None and time.monotonic() - problem_since > _PATIENCE:
-            raise CannotGoOn(f"grid job {job_id} cannot go on: {printable(problem)}")
-
-
-def _snapshots(account: Account, job_id: str) -> Iterator[Snapshot]:
-    """How things are, again and again; the last one is final."""
     while True:
         began = time.monotonic()
         snapshot = _take_snapshot(account, job_id)
         yield snapshot
         if snapshot.row.state in _FINAL:
             return
+        problem = _problem(account, job_id)
+        problem_since = (problem_since or time.monotonic()) if problem else None
+        if problem_since is not None and time.monotonic() - problem_since > _PATIENCE:
+            raise CannotGoOn(f"grid job {job_id} cannot go on: {printable(problem)}")
         # Reading ten thousand local jobs takes time, and must not keep a processor busy.
         time.sleep(max(_INTERVAL, 4 * (time.monotonic() - began)))
 

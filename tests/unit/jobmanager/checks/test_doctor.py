@@ -17,7 +17,8 @@ from batch_adapters.registry import ADAPTERS, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.rate_limiter import TRIES
 from jobmanager.checks import doctor, probe
-from jobmanager.checks.doctor import check_event_source, choose_batch_systems, examine, render_finding
+from jobmanager.checks.doctor import choose_batch_systems, examine, render_finding
+from jobmanager.checks.event_source import check_event_source
 from jobmanager.checks.probe import run_probe
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.site.settings import EventSource, EventsSettings, NotificationSettings, SandboxSettings, Transfer
@@ -266,7 +267,7 @@ def test_a_question_of_the_adapters_never_raises(
 
     def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
         answers.extend([ask(["/no/such/program"]), ask(["sh", "-c", "echo no >&2; exit 3"])])
-        monkeypatch.setattr(doctor, "_ASK_TIME", 0.2)
+        monkeypatch.setattr(doctor, "ASK_TIME", 0.2)
         answers.append(ask([str(hangs)]))
         yield from ()
 

@@ -13,6 +13,7 @@ from handlers.pythia import PythiaAdapter
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.monitor import worker
 from jobmanager.monitor.workers import POSTPONED, TRY_LATER
+from jobmanager.monitor.workers import BUSY
 from jobmanager.requests.time_limit import MOST_DEATHS, MOST_UNREACHED
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
@@ -101,6 +102,18 @@ def test_a_process_that_a_handler_leaves_behind_does_not_keep_the_lock(
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def test_a_grid_job_is_left_to_the_worker_that_has_it(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_grid_job(account)
+    account.places.grid_job(JOB).mkdir(parents=True)
+    begun: list[str] = []
+    monkeypatch.setattr(worker, "run_grid_job", lambda account, job_id: begun.append(job_id))
+    with locked(account.places.worker_lock(JOB)):
+        assert worker.do_task(account, Task.SUBMIT, JOB) == BUSY
+    assert begun == []
+    assert worker.do_task(account, Task.SUBMIT, JOB) == 0
+    assert begun == [JOB]
 
 
 @pytest.mark.parametrize("unused", [("executable", "directory"), ()])

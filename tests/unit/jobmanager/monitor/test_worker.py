@@ -12,8 +12,7 @@ import pytest
 from handlers.pythia import PythiaAdapter
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.monitor import worker
-from jobmanager.monitor.workers import POSTPONED, TRY_LATER
-from jobmanager.monitor.workers import BUSY
+from jobmanager.monitor.workers import BUSY, POSTPONED, TRY_LATER
 from jobmanager.requests.time_limit import MOST_DEATHS, MOST_UNREACHED
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task

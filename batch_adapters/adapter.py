@@ -99,8 +99,6 @@ class Listing:
     outcomes: tuple[Meaning, ...] = (OK,)
     pattern: str = r"\S+"
     """Pattern for every line; if one does not match, the answer is garbled."""
-    at_once: int = 100
-    """Most ids on one command line; fewer are taken if the answers are long."""
     has_elements: bool = False
     """True: it lists elements of arrays, and the ids of their arrays become ``ids``."""
 

@@ -33,7 +33,6 @@ class ArrayEnds:
     """Tracks which subjobs run, of the latest 1000 arrays; `ask` queries the arrays without running subjobs."""
 
     def __init__(self) -> None:
-        """At first no array is known."""
         self._arrays: dict[bytes, _Array] = {}
         self._question: _Question | None = None
 

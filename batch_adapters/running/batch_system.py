@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_IDS = 500
 """Most ids on one command line."""
+_MOST_LISTED = 100
+"""Most ids in one query; fewer are taken if the answers are long."""
 _FIRST_IDS = 2
 """Ids in the first query of several: two arrays of 10 000 elements are 46 MB in PBS."""
 _COMFORTABLE = 16 * 1024 * 1024
@@ -283,7 +285,7 @@ class BatchSystem:
             yield self._ask(command, variables)
             return
         ids = self._list_ids(command, command.listing, variables)
-        at_once = min(_FIRST_IDS, command.listing.at_once)
+        at_once = _FIRST_IDS
         while ids:
             some = ids[:at_once]
             try:
@@ -300,7 +302,7 @@ class BatchSystem:
                 yield from (self._ask(command, {**variables, "ids": [one]}) for one in alone)
             ids = ids[len(some) :]
             fitting = _COMFORTABLE * len(some) // (len(printed) + 1)
-            at_once = max(1, min(command.listing.at_once, 2 * at_once, fitting))
+            at_once = max(1, min(_MOST_LISTED, 2 * at_once, fitting))
 
     def _list_ids(self, command: Command, listing: Listing, variables: Mapping[str, Any]) -> list[str]:
         printed = self._ask(replace(command, argv=listing.argv, outcomes=listing.outcomes), variables)

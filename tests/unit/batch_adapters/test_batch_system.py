@@ -308,9 +308,10 @@ def test_a_job_that_has_one_of_our_ids_is_left_alone_and_no_answer_keeps_nothing
 
 
 @pytest.fixture
-def lists(toy: Toy) -> Toy:
+def lists(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> Toy:
     """Its queue is asked about the ids that the file ``ids`` has."""
-    listing = Listing(("/bin/cat", str(toy.folder / "ids")), (OK, *OUTCOMES[1:]), pattern=r"\w+-1\.\d+", at_once=5)
+    monkeypatch.setattr("batch_adapters.running.batch_system._MOST_LISTED", 5)
+    listing = Listing(("/bin/cat", str(toy.folder / "ids")), (OK, *OUTCOMES[1:]), pattern=r"\w+-1\.\d+")
     toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.cancel, listing=listing, attempts=1))
     return toy
 

@@ -22,6 +22,10 @@ class Postponed(Unreachable):
     """Certainly nothing was done; the same request may succeed later."""
 
 
+class TooMany(Postponed):
+    """The same, because there are too many local jobs in the queue: fewer at once may succeed now."""
+
+
 class Refused(BatchError):
     """The batch system refused: asking again is useless."""
 
@@ -40,6 +44,8 @@ class Answer(enum.Enum):
     """It could not answer now; the request may have succeeded all the same."""
     LATER = "later"
     """The request certainly failed, but may succeed later."""
+    TOO_MANY = "too-many"
+    """The same, because there are too many in the queue: a smaller array may succeed now."""
     PERMANENT = "permanent"
     """It refused, and will refuse again."""
     UNKNOWN = "unknown"

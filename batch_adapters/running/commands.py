@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batch_adapters.adapter import Answer, Command, Garbled, Postponed, Refused, Unreachable
+from batch_adapters.adapter import Answer, Command, Garbled, Postponed, Refused, TooMany, Unreachable
 from batch_adapters.diagnosis import Printed
 
 if TYPE_CHECKING:  # imported late: both are slow to load, and the monitor runs no command
@@ -204,7 +204,10 @@ def _kill(running: "sh.RunningCommand") -> None:
             kill(number, signal.SIGKILL)
 
 
-_ERRORS = {Answer.TRANSIENT: Unreachable, Answer.LATER: Postponed, Answer.PERMANENT: Refused, Answer.UNKNOWN: Garbled}
+_ERRORS = {
+    **{Answer.TRANSIENT: Unreachable, Answer.LATER: Postponed, Answer.TOO_MANY: TooMany},
+    **{Answer.PERMANENT: Refused, Answer.UNKNOWN: Garbled},
+}
 
 
 def judge_answer(command: Command, argv: Sequence[str], exit_code: int, stdout: str, stderr: str) -> str:

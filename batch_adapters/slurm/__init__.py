@@ -14,11 +14,10 @@ _DOWN = Meaning(
     r"|Unable to process configuration file|establish a configuration source|Problem talking to the database)",
     Answer.TRANSIENT,
 )
-# The account has too many jobs, or the partition is closed: it may succeed later.
+_TOO_MANY = Meaning(1, r"(?m)^sbatch: error: \w+SubmitJob\w*Limit$", Answer.TOO_MANY)
+# The partition is closed.
 _NOT_NOW = Meaning(
-    1,
-    r"(?m)^sbatch: error: (?:\w+SubmitJob\w*Limit$|Batch job submission failed: Required partition not available)",
-    Answer.LATER,
+    1, r"(?m)^sbatch: error: Batch job submission failed: Required partition not available", Answer.LATER
 )
 _NOT_SENT = Meaning(1, r"(?m)^sbatch: error: .*Unable to contact slurm controller \(connect failure\)$", Answer.LATER)
 _NO = Meaning(
@@ -99,7 +98,7 @@ SLURM = BatchAdapter(
         ),
         # Not the driver itself: sbatch refuses scripts that contain \r\n, which a driver may.
         stdin="#!/bin/sh\nexec /bin/sh {{ driver | sh }} {{ token }}\n",
-        outcomes=(OK, _NOT_SENT, _DOWN, _NOT_NOW, _NO, _BAD_OPTION),
+        outcomes=(OK, _NOT_SENT, _DOWN, _TOO_MANY, _NOT_NOW, _NO, _BAD_OPTION),
     ),
     # From 0: MaxArraySize is one more than the highest number.
     naming=Naming(r"(?P<id>\d+)(?:;[\w.-]+)?", single="{id}", element="{id}_{n}", array="{id}", first=0),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Submission, Unreachable
+from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Submission, TooMany, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Cause, State
 from jobmanager import render_number
@@ -77,8 +77,18 @@ def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]
     if not database.local_jobs.to_submit(job.job_id, 1):
         return
     most = system.max_array()
-    while _submit_next(account, system, job, request, most):
-        pass
+    has_fitted = False
+    while True:
+        try:
+            if not _submit_next(account, system, job, request, most):
+                return
+            has_fitted = True
+        except TooMany:
+            # What the account may have in the queue may be less than an array. Once some are in it, the rest waits.
+            size = len(database.local_jobs.to_submit(job.job_id, most))
+            if has_fitted or size <= 1:
+                raise
+            most = size // 2
 
 
 def _submit_next(account: Account, system: BatchSystem, job: GridJob, request: Mapping[str, Any], most: int) -> bool:

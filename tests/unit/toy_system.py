@@ -41,6 +41,7 @@ _OUTCOMES = (
     Meaning(2, "", Answer.PERMANENT),
     Meaning(4, "", Answer.ABSENT),
     Meaning(5, "", Answer.LATER),
+    Meaning(6, "", Answer.TOO_MANY),
 )
 Run = Callable[[Sequence[str], float, str, Mapping[str, str]], tuple[int, str, str]]
 _READ = Lines(r"(?P<id>\S+) (?P<state>\S+) (?P<token>\S*) (?:-|(?P<exit>\d+))(?: (?P<reason>.+))?")

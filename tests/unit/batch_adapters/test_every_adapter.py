@@ -75,7 +75,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "waiting reservation": "permanent",
         "none of them is there any more": "absent",
         "*history of an unknown name": "absent",
-        "too many jobs *": "later",
+        "too many jobs *": "too-many",
         "account not allowed": "permanent",
         "no submit host": "permanent",
         "qdel of somebody else's job": "permanent",
@@ -129,7 +129,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "slurmctld stopped": 8 * "transient " + "ok",
         "*": "transient",
     },
-    ("slurm", "history.txt"): {"submit limit": "later permanent ok", "slurmdbd *": "transient"},
+    ("slurm", "history.txt"): {"submit limit": "too-many permanent ok", "slurmdbd *": "transient"},
 }
 """By scene, what its answers mean, or each of them in order: the first pattern counts; what fits none is ok."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Submission, Unreachable
+from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Submission, TooMany, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.rate_limiter import RateLimited
 from batch_adapters.states import Cause, State
@@ -288,6 +288,24 @@ def test_what_was_not_made_for_certain_has_no_intent(toy: ToySystem, code: int, 
         submit(toy)
     assert tokens(toy) == [None, None]
     assert toy.calls("find") == []
+
+
+def test_an_array_of_too_many_is_cut_until_some_of_it_fits_into_the_queue(toy: ToySystem) -> None:
+    toy.add([None] * 20, token=None)
+    toy.does("submit", f'[ "$3" -le 5 ] && mkdir "${{0%/*}}/full" || exit 6\n{COUNTING}')
+    with pytest.raises(TooMany):
+        submit(toy)
+    assert [call.split()[1] for call in toy.calls("submit")] == ["20", "10", "5", "5"]
+    assert [one is None for one in toy.ids()] == [False] * 5 + [True] * 15
+    assert tokens(toy)[5:] == [None] * 15
+
+
+def test_one_local_job_that_is_too_many_waits(toy: ToySystem) -> None:
+    toy.add([None] * 3, token=None)
+    toy.does("submit", "exit 6")
+    with pytest.raises(TooMany):
+        submit(toy)
+    assert [call.split()[1] for call in toy.calls("submit")] == ["3", "1", "1", "1"]
 
 
 def test_who_is_told_not_now_is_to_come_again_after_a_longer_while(

@@ -75,7 +75,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "waiting reservation": "permanent",
         "none of them is there any more": "absent",
         "*history of an unknown name": "absent",
-        "too many jobs *": "too-many",
+        "too many jobs *": "later",
         "account not allowed": "permanent",
         "no submit host": "permanent",
         "qdel of somebody else's job": "permanent",

@@ -76,7 +76,7 @@ SGE = BatchAdapter(
             Meaning(1, r"commlib error: got select error \(Connection refused\)", Answer.LATER),
             *_SILENT,
             Meaning(0, r"\A[0-9]+\.1-[0-9]+:1\s*\Z", Answer.OK),
-            # The account's or the cluster's jobs are too many at the moment (max_u_jobs, max_jobs). An array counts as one.
+            # There are too many jobs at the moment (max_u_jobs, max_jobs); an array counts as one.
             Meaning(None, "jobs are allowed per", Answer.LATER),
             # A warning, with the job submitted, begins in the same way as a no.
             Meaning(None, "has been submitted", Answer.UNKNOWN),

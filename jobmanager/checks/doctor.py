@@ -20,7 +20,7 @@ from batch_adapters.registry import ADAPTERS
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import make_environment, render_text, run_question
 from batch_adapters.running.rate_limiter import RateLimited
-from jobmanager import render_number
+from jobmanager import render_error, render_number
 from jobmanager.checks.event_source import ASK_TIME, check_event_source
 from jobmanager.checks.probe import run_probe
 from jobmanager.database.database import DatabaseError
@@ -86,6 +86,8 @@ def _guard(look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
         yield from look()
     except BatchError as error:
         yield Finding(Level.FAULT, str(error))
+    except OSError as error:
+        yield Finding(Level.FAULT, f"this check failed: {render_error(error)}")
     except Exception as error:  # noqa: BLE001 an adapter may be a site's or an experiment's
         yield Finding(Level.FAULT, f"this check failed: {type(error).__name__}: {error}")
 

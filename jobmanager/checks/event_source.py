@@ -14,6 +14,7 @@ from batch_adapters.launch import command_line
 from batch_adapters.registry import UnknownEventModule, find_event_module
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import run_question
+from jobmanager import render_error
 from jobmanager.site.account import Account
 from jobmanager.site.settings import EventSource
 
@@ -62,7 +63,7 @@ def _check_log(account: Account, system: BatchSystem) -> Finding:
         return replace(finding, text=f"{finding.text}{words}")
     except (LogNotKnown, OSError) as error:
         hint = f'in samgrid.toml: [events] path = "/path/of/the/log"; or {remedy}'
-        return Finding(Level.FAULT, f"its log cannot be found: {error}", hint)
+        return Finding(Level.FAULT, f"its log cannot be found: {render_error(error)}", hint)
 
 
 def _run_generator(prefix: Sequence[str], module: str, log: Path | str) -> Finding:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from batch_adapters.states import State
-from jobmanager import render_number
+from jobmanager import render_error, render_number
 from jobmanager.control.backup import AGAIN, NOTE, BackupError
 from jobmanager.database.checking import list_programs
 from jobmanager.database.database import LAYOUT, Database
@@ -68,7 +68,7 @@ def restore(account: Account, file: Path, open_jobs: OpenJobs) -> list[str]:
             sync_folder(places.root.parent)
             return opened
     except (SandboxError, OSError) as error:
-        raise BackupError(f"{places.root} could not be made of {file}: {error}") from error
+        raise BackupError(f"{places.root} could not be made of {file}: {render_error(error)}") from error
 
 
 def _find_process(root: Path) -> int | None:
@@ -127,7 +127,7 @@ def _read_note(made: StatePlaces, file: Path) -> str:
         if not made.database.is_file():
             raise KeyError(made.database.name)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise BackupError(f"{file} is no backup of samgrid's: {error}") from error
+        raise BackupError(f"{file} is no backup of samgrid's: {render_error(error)}") from error
     note.unlink()
     return str(jobs)
 

@@ -1,5 +1,6 @@
 """``samgrid doctor``: each thing that can be wrong is a finding with a remedy, and nothing that breaks stops it."""
 
+import errno
 import json
 import os
 import re
@@ -247,6 +248,14 @@ def test_an_adapter_that_breaks_does_not_break_the_doctor(
     assert the_one(findings, "KeyError: 'log_events'").level is Level.FAULT
     assert len(findings_with(findings, "so far so good")) == (when == "in the middle")
     assert findings_with(findings, "takes arrays"), "what comes later is looked at"
+
+
+def test_what_the_system_says_of_a_check_is_told_in_words(plain: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+        raise OSError(errno.EIO, "Input/output error", "/site/list")
+
+    diagnosed_by(monkeypatch, diagnose)
+    assert the_one(look(plain), "check failed").text == "fake: this check failed: /site/list: Input/output error"
 
 
 def test_an_adapter_that_cannot_be_loaded_does_not_break_the_doctor(

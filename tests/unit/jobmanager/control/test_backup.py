@@ -288,10 +288,11 @@ def write_members(file: Path, members: dict[str, bytes]) -> None:
         ({"other": b""}, "no backup of samgrid's"),
         ({"backup.json": b"[]", "jobs.db": b""}, "no backup of samgrid's"),
         ({"backup.json": b'{"jobs": "/"}'}, "no backup of samgrid's"),
+        ({"jobs.db": b""}, r"no backup of samgrid's: \S+backup\.json: No such file or directory$"),
         ({"../outside": b"x"}, "leads out"),
         ({"backup.json": b'{"jobs": "/"}', "jobs.db": b"no database" * 999}, "not a database"),
     ],
-    ids=["another tar", "a note without folder", "no database", "a name outside", "what is no database"],
+    ids=["another tar", "a note without folder", "no database", "no note", "a name outside", "what is no database"],
 )
 def test_what_is_no_backup_makes_no_state_folder(
     account: Account, file: Path, members: dict[str, bytes], why: str

@@ -198,7 +198,8 @@ def test_a_table_of_a_known_batch_system_is_based_on_it() -> None:
         pytest.param({"queue": {"outcomes": {}}}, "queue outcomes must be a list of tables, not {}", id="outcomes"),
         pytest.param(
             {"queue": {"outcomes": [{"answer": "yes"}]}},
-            "queue outcomes answer must be one of ok, absent, transient, later, too-many, permanent, unknown, not 'yes'",
+            "queue outcomes answer must be one of ok, absent, transient, later, too-many, permanent, unknown, "
+            "not 'yes'",
             id="answer",
         ),
         pytest.param({"queue": {"outcomes": [{}]}}, "outcomes has no answer", id="no answer"),

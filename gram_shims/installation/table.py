@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from adapters import Attribute, JobAdapter, Kind, canonical_name
-from jobmanager.commands.arguments import CommandError
+from jobmanager import UserError
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES
 
 SERVICES = PurePosixPath("/etc/grid-services")
@@ -30,7 +30,7 @@ _SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _STATE = re.compile(r'(?:/|\$\(HOME\)/)(?:[^\s"$]|\$\((?:HOME|LOGNAME)\))+')
 
 
-class InstallError(CommandError):
+class InstallError(UserError):
     """Installing or removing failed; the message says why, and the way out."""
 
 

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jobmanager import UserError
-
 if TYPE_CHECKING:
     from jobmanager.database.database import Choice, Database
     from jobmanager.site.account import Account
@@ -21,10 +19,6 @@ Run = Callable[[argparse.Namespace], int]
 
 Declare = Callable[[argparse.ArgumentParser], object]
 """Adds a command's arguments; called for the command that is run, and for no other."""
-
-
-class CommandError(UserError):
-    """A command cannot do what it was asked; the message is for the user."""
 
 
 class AddCommand(Protocol):

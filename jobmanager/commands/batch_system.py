@@ -5,9 +5,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from jobmanager import UserError
 from jobmanager.commands.arguments import (
     AddCommand,
-    CommandError,
     account_of,
     argument,
     open_account_of,
@@ -151,7 +151,7 @@ def doctor(options: argparse.Namespace) -> int:
     try:
         names = choose_batch_systems(account, options.batch_system, options.all)
     except UnknownBatchSystem as error:
-        raise CommandError(str(error)) from error
+        raise UserError(str(error)) from error
     faults = 0
     for finding in examine(account, names, options.probe_time if options.probe else None):
         print(render_finding(finding), flush=True)

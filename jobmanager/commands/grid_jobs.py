@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobmanager import UserError
 from jobmanager.commands.arguments import (
     AddCommand,
-    CommandError,
     account_of,
     argument,
     declare_choice,
@@ -108,7 +108,7 @@ def submit(options: argparse.Namespace) -> int:
     try:
         print(job_id, flush=True)
     except OSError as error:  # an error must not make anybody submit it again
-        raise CommandError(f"{job_id} is accepted, but its id could not be printed: {error.strerror}") from error
+        raise UserError(f"{job_id} is accepted, but its id could not be printed: {error.strerror}") from error
     return 0
 
 

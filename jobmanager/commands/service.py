@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobmanager import UserError
 from jobmanager.commands.arguments import (
     JOB_HELP,
     AddCommand,
-    CommandError,
     account_of,
     argument,
     open_account_of,
@@ -54,7 +54,7 @@ def types(options: argparse.Namespace) -> int:
         print(render_columns([(name, _first_line(known[name])) for name in sorted(known)]))
         return 0
     if options.type not in known:
-        raise CommandError(
+        raise UserError(
             f'unknown job type "{options.type}"{suggest(options.type, known)}: known are {", ".join(sorted(known))}'
         )
     print(_render_type(known[options.type], COMMON_ATTRIBUTES))
@@ -235,10 +235,10 @@ def notify(options: argparse.Namespace) -> int:
 
     account = account_of(options)
     if not account.configuration.notification.command:
-        raise CommandError("the configuration names no [notification] command: docs/notification.md")
+        raise UserError("the configuration names no [notification] command: docs/notification.md")
     problem = Notifier(account, time.time()).try_command(account.database.grid_jobs.find(options.id))
     if problem:
-        raise CommandError(problem)
+        raise UserError(problem)
     return 0
 
 
@@ -288,7 +288,7 @@ def take_over(options: argparse.Namespace) -> int:
 
     account = account_of(options)
     if not account.places.root.exists():
-        raise CommandError(f"there is no state folder {account.places.root}")
+        raise UserError(f"there is no state folder {account.places.root}")
     before = make_active(account.places, options.fenced)
     if before is None:
         print("this host is the active one already")
@@ -304,7 +304,7 @@ def web(options: argparse.Namespace) -> int:
 
     for module in ("starlette", "uvicorn"):
         if find_spec(module) is None:
-            raise CommandError(f'this needs the Python package "{module}": pip install "samgrid-jobmanager[web]"')
+            raise UserError(f'this needs the Python package "{module}": pip install "samgrid-jobmanager[web]"')
     from jobmanager.web.access import read_token
     from jobmanager.web.serving import read_listen, serve
 
@@ -344,7 +344,7 @@ def advertise(options: argparse.Namespace) -> int:
             send_classad(options.pool, render_classad(offer))
             return 0
     except (BatchError, UnknownBatchSystem) as error:
-        raise CommandError(str(error)) from error
+        raise UserError(str(error)) from error
     text = {"glue2": render_ldif, "classad": render_classad}.get(options.format, render_json)(offer)
     if options.output is not None:
         write_textfile(options.output, text)

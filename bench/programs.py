@@ -94,12 +94,12 @@ def replace_globus_configuration(folder: Path) -> None:
 
 
 def install_packages() -> None:
-    """Install the C program with apt-get, as root.
+    """Install with apt-get, as root, what is compared, and what counts calls.
 
     :raises subprocess.CalledProcessError: apt-get failed.
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
+    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES, "parallel", "strace"]):
         subprocess.run(["apt-get", *arguments], env=environment, stdin=subprocess.DEVNULL, check=True)
 
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from batch_adapters.diagnosis import Diagnosis
 from batch_adapters.naming import Naming
+from batch_adapters.running.diagnosis import Diagnosis
 from batch_adapters.states import CAUSE_OF_WORD, Cause, State
 
 

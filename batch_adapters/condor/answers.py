@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from batch_adapters.adapter import Job
-from batch_adapters.diagnosis import Ask, Finding, Level, judge, read_number
+from batch_adapters.running.diagnosis import Ask, Finding, Level, judge, read_number
 from batch_adapters.states import Cause
 
 _WORDS = "IDLE RUNNING REMOVED COMPLETED HELD TRANSFERRING_OUTPUT SUSPENDED FAILED BLOCKED"

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Meaning, option
-from batch_adapters.diagnosis import SHORTEST_MEMORY, Ask, Finding, judge, read_number
 from batch_adapters.naming import Naming
+from batch_adapters.running.diagnosis import SHORTEST_MEMORY, Ask, Finding, judge, read_number
 from batch_adapters.states import Cause, State
 
 _FIELDS = "jobid jobindex stat exit_code job_name exit_reason pend_reason delimiter='|'"

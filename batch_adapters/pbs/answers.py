@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import Garbled, Job
-from batch_adapters.diagnosis import SHORTEST_MEMORY, Ask, Finding, Level, judge, read_number, read_seconds
 from batch_adapters.naming import find_token
+from batch_adapters.running.diagnosis import SHORTEST_MEMORY, Ask, Finding, Level, judge, read_number, read_seconds
 from batch_adapters.states import Cause, State
 
 _RUNNING = frozenset("BERSU")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batch_adapters.adapter import Answer, Command, Garbled, Postponed, Refused, TooMany, Unreachable
-from batch_adapters.diagnosis import Printed
+from batch_adapters.running.diagnosis import Printed
 
 if TYPE_CHECKING:  # imported late: both are slow to load, and the monitor runs no command
     import jinja2

@@ -7,7 +7,7 @@ from signal import Signals
 from typing import TYPE_CHECKING
 
 from batch_adapters.adapter import Garbled, Job, read_range
-from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Ask, Finding, Level, Printed, judge, read_seconds
+from batch_adapters.running.diagnosis import PARALLEL_ENVIRONMENT, Ask, Finding, Level, Printed, judge, read_seconds
 from batch_adapters.states import Cause, State
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from batch_adapters.adapter import Garbled, Job, read_range
-from batch_adapters.diagnosis import Ask, Finding, Level, judge, read_number
 from batch_adapters.naming import find_token
+from batch_adapters.running.diagnosis import Ask, Finding, Level, judge, read_number
 from batch_adapters.states import Cause
 
 # squeue escapes neither path nor name, which may have line breaks and even look like records: each ends with its id.

@@ -15,10 +15,10 @@ from typing import Any
 
 from adapters import JobAdapter
 from batch_adapters.adapter import BatchAdapter, BatchError, Command, Unreachable
-from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Finding, Level, Printed
 from batch_adapters.registry import ADAPTERS
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import make_environment, render_text, run_question
+from batch_adapters.running.diagnosis import PARALLEL_ENVIRONMENT, Finding, Level, Printed
 from batch_adapters.running.rate_limiter import RateLimited
 from jobmanager import render_error, render_number
 from jobmanager.checks.event_source import ASK_TIME, check_event_source

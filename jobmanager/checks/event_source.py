@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from batch_adapters.diagnosis import Finding, Level
 from batch_adapters.generator.module import LogModule, LogNotKnown, find_log_zone, find_source
 from batch_adapters.generator.process import is_held
 from batch_adapters.launch import command_line
 from batch_adapters.registry import UnknownEventModule, find_event_module
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import run_question
+from batch_adapters.running.diagnosis import Finding, Level
 from jobmanager import render_error
 from jobmanager.site.account import Account
 from jobmanager.site.settings import EventSource

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from adapters import EVENTS, Attribute, JobAdapter, Kind, Value, canonical_name
-from batch_adapters.diagnosis import Finding, Level
+from batch_adapters.running.diagnosis import Finding, Level
 from jobmanager.checks.handler_trial import Trial, find_place, run_local_job, try_request
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES, TYPE_ATTRIBUTE, Given, read_type
 from jobmanager.requests.job_types import HandlerError, load_handlers

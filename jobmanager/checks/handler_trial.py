@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from adapters import JobAdapter, PlannedJob
-from batch_adapters.diagnosis import Finding, Level
+from batch_adapters.running.diagnosis import Finding, Level
 from jobmanager import render_error, render_number
 from jobmanager.completion.collection import read_last_output
 from jobmanager.database.grid_job import GridJob

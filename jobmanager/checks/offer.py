@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from adapters.attributes import Attribute
 from batch_adapters.adapter import BatchError, Refused, Unreachable
-from batch_adapters.diagnosis import Level
 from batch_adapters.running.commands import run_question
+from batch_adapters.running.diagnosis import Level
 from batch_adapters.states import State
 from jobmanager import read_version
 from jobmanager.checks.doctor import examine

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from batch_adapters.adapter import BatchError, LocalStatus, Submission
-from batch_adapters.diagnosis import Finding, Level
 from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.diagnosis import Finding, Level
 from batch_adapters.states import State
 from jobmanager.site.account import Account
 from jobmanager.site.settings import Transfer

@@ -143,8 +143,8 @@ def _one_line(error: Exception) -> str:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    from batch_adapters.diagnosis import Level
     from batch_adapters.registry import UnknownBatchSystem
+    from batch_adapters.running.diagnosis import Level
     from jobmanager.checks.doctor import choose_batch_systems, examine, render_finding
 
     account = open_account_of(options, to_change=options.probe)

@@ -89,7 +89,7 @@ def _first_line(handler: "type[JobAdapter]") -> str:
 
 
 def check_handler(options: argparse.Namespace) -> int:
-    from batch_adapters.diagnosis import Level
+    from batch_adapters.running.diagnosis import Level
     from jobmanager.checks.doctor import render_finding
     from jobmanager.checks.handler_check import Sample, check_module
     from jobmanager.requests.files import read_request_file

@@ -31,7 +31,6 @@ from adapters.job_adapter import Limits, TooLarge, count_local_jobs, cut_slice
 from adapters.sweep import read_parameters
 from batch_adapters.adapter import BatchAdapter, BatchError, Command, Garbled, Job, Reader
 from batch_adapters.condor import events as condor
-from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.fork import commands as fork_commands
 from batch_adapters.fork.protocol import StartRefused, read_start_request, read_wire
 from batch_adapters.fork.spool import read_local_id, read_run, read_submission
@@ -54,6 +53,7 @@ from batch_adapters.running.batch_system import (
     read_user,
 )
 from batch_adapters.running.commands import judge_answer
+from batch_adapters.running.diagnosis import Level, Printed
 from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.sge import events as sge
 from batch_adapters.sge.events import GridEngineLog

@@ -10,8 +10,8 @@ import pytest
 from batch_adapters.adapter import Answer, Job, Submission
 from batch_adapters.condor import CONDOR
 from batch_adapters.condor.answers import diagnose, read_history, read_queue
-from batch_adapters.diagnosis import Finding, Level, Printed
 from batch_adapters.running.commands import render_argv, render_text
+from batch_adapters.running.diagnosis import Finding, Level, Printed
 from batch_adapters.states import Cause, State
 from tests.unit.batch_adapters.recordings import by_scene, read_recordings
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.lsf import LSF, read_jobs
+from batch_adapters.running.diagnosis import Level, Printed
 from batch_adapters.states import State
 from tests.unit.batch_adapters.recordings import read_recordings
 

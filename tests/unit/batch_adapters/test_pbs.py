@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Answer, BatchAdapter, Command, Garbled, Job, Submission
-from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.naming import TOKEN
 from batch_adapters.pbs import PBS, TORQUE
 from batch_adapters.pbs.answers import read_json_jobs, read_xml_jobs
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import judge_answer, render_argv
+from batch_adapters.running.diagnosis import Level, Printed
 from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Answer, Garbled, Job, Submission
-from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Finding, Level, Printed
 from batch_adapters.running.batch_system import read_answer
 from batch_adapters.running.commands import render_argv
+from batch_adapters.running.diagnosis import PARALLEL_ENVIRONMENT, Finding, Level, Printed
 from batch_adapters.sge import SGE, events
 from batch_adapters.sge.answers import GOES_ON, diagnose, order_letters, read_history, read_queue
 from batch_adapters.states import State

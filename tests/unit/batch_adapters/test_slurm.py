@@ -10,8 +10,8 @@ from dataclasses import asdict
 import pytest
 
 from batch_adapters.adapter import Answer, Command, Job, Submission
-from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.running.commands import render_argv, render_text
+from batch_adapters.running.diagnosis import Level, Printed
 from batch_adapters.slurm import SLURM
 from batch_adapters.slurm.answers import NEVER_STARTED, diagnose
 from batch_adapters.states import State

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from adapters import JobAdapter, Step, Value, check_order, read_needs
 from batch_adapters.adapter import Refused
-from batch_adapters.diagnosis import Finding, Level
+from batch_adapters.running.diagnosis import Finding, Level
 from batch_adapters.states import State
 from gram_shims import calls
 from handlers.command import CommandAdapter

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.diagnosis import Finding, Level
+from batch_adapters.running.diagnosis import Finding, Level
 from batch_adapters.states import State
 from jobmanager.checks.doctor import check_database
 from jobmanager.commands import cli

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Unreachable
-from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Ask, Finding, Level, Printed
 from batch_adapters.pbs.answers import read_json_jobs
 from batch_adapters.registry import ADAPTERS, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.diagnosis import PARALLEL_ENVIRONMENT, Ask, Finding, Level, Printed
 from batch_adapters.running.rate_limiter import TRIES
 from jobmanager.checks import doctor, probe
 from jobmanager.checks.doctor import choose_batch_systems, examine, render_finding

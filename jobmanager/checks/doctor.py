@@ -216,8 +216,9 @@ def _check_job_folders(account: Account) -> Iterator[Finding]:
     folders = {folder.name for folder in account.places.jobs.glob("[a-z]" + "[a-z0-9]" * 7) if _is_old_folder(folder)}
     rows = account.database.grid_jobs.overview()
     for name in sorted(folders.difference(row.id for row in rows)):
-        text = f"{account.places.jobs / name} belongs to no grid job: a removal that was interrupted may have left it"
-        yield Finding(Level.WARNING, text, f"rm -r {shlex.quote(str(account.places.jobs / name))}")
+        folder = account.places.jobs / name
+        text = f"{folder} belongs to no grid job: it was never accepted, or the job database has lost it"
+        yield Finding(Level.WARNING, text, f"look for outputs in it; if none are missed: rm -r {shlex.quote(str(folder))}")
     for row in rows:
         folder = account.places.grid_job(row.id)
         if row.counts and not folder.is_dir():

@@ -75,17 +75,18 @@ class Database:
     :raises DatabaseError: for anything that SQLite or the file system refuses (a full disk, a damaged file).
     """
 
-    def __init__(self, path: Path | None, refusal: str = "") -> None:
+    def __init__(self, path: Path | None, refusal: str = "", lost: str = "") -> None:
         """``path`` None: an empty database in memory.
 
         :param refusal: why nothing may be written (another host works here); then a copy of the file is read.
+        :param lost: what to say of a file without tables where there must be some.
         """
         self.path, self.refusal = path, refusal
         self._store = store = Store(path, is_elsewhere=bool(refusal))
         self.transaction, self.moment, self.part = store.transaction, store.moment, store.part
         self.check_room, self.copy_to, self.close = store.check_room, store.copy_to, store.close
         self.find_lost_file, self.write_back = store.find_lost_file, store.write_back
-        self._make_or_upgrade()
+        self._make_or_upgrade(lost)
         if refusal:
             store.forbid_writing(refusal)
         self.grid_jobs = GridJobs(self._store)
@@ -95,8 +96,10 @@ class Database:
         self.events = Events(self._store)
         self.quarantine = Quarantine(self._store)
 
-    def _make_or_upgrade(self) -> None:
+    def _make_or_upgrade(self, lost: str) -> None:
         found = self._store.layout
+        if found is None and lost:
+            raise DatabaseError(lost)
         if found is None:
             self._store.make(_render_schema() + EVENTS, LAYOUT)
         elif found > LAYOUT:

@@ -40,8 +40,10 @@ class Account:
         # Without a state folder, nothing was ever submitted.
         if not self.places.root.exists():
             return Database(None)
-        self._check_database_is_there()
-        return Database(self.places.database, self.refusal)
+        lost = self._find_lost_database()
+        if lost and not self.places.database.exists():
+            raise DatabaseError(lost)
+        return Database(self.places.database, self.refusal, lost)
 
     @property
     def refusal(self) -> str:
@@ -52,14 +54,15 @@ class Account:
             return str(other)
         return ""
 
-    def _check_database_is_there(self) -> None:
-        """Refuse to make a new job database if there are folders of grid jobs, which it would not know."""
+    def _find_lost_database(self) -> str:
+        """Why no job database may be begun anew: it would not know the folders of grid jobs; empty if there are none."""
         own = self.places.root / "jobs"
-        if not self.places.database.exists() and own.is_dir() and any(own.iterdir()):
-            raise DatabaseError(
-                f"job database {self.places.database} is missing, but {own} has grid jobs: bring it back, with its"
-                f" -wal file if there was one, or move {own} away, and a new one is begun"
-            )
+        if not own.is_dir() or not any(own.iterdir()):
+            return ""
+        return (
+            f"job database {self.places.database} is missing or empty, but {own} has grid jobs: bring it back, with its"
+            f" -wal file if there was one, or move {own} away, and a new one is begun"
+        )
 
     def program(self, name: str, *arguments: str) -> list[str]:
         """The command line of another of our programs, for the same state folder."""

@@ -85,7 +85,7 @@ def test_a_folder_without_its_grid_job_is_found(account: Account) -> None:
     os.utime(folder, (0, 0))
     (finding,) = (finding for finding in look(account) if finding.level is not Level.GOOD)
     assert "zzzzzzzz belongs to no grid job" in finding.text
-    assert finding.remedy == f"rm -r {folder}"
+    assert finding.remedy == f"look for outputs in it; if none are missed: rm -r {folder}"
 
 
 def spoil(path: Path) -> None:
@@ -155,13 +155,28 @@ def test_a_full_standard_output_is_not_the_tars_fault(
     assert capsys.readouterr().err == "samgrid output: No space left on device\n"
 
 
+LOST = r"is missing or empty, but .*/jobs has grid jobs: bring it back"
+
+
 def test_a_database_that_is_missing_beside_grid_jobs_is_not_begun_anew(account: Account) -> None:
     account.database.close()
     path = account.places.database
     kept = path.rename(path.with_name("kept"))
-    with pytest.raises(DatabaseError, match=r"is missing, but .*/jobs has grid jobs: bring it back"):
+    with pytest.raises(DatabaseError, match=LOST):
         assert Account(account.places, account.configuration).database
     assert not path.exists()
+    kept.rename(path)
+
+
+def test_a_database_whose_log_is_damaged_from_its_beginning_is_not_begun_anew(account: Account) -> None:
+    account.database.close()
+    path = account.places.database
+    kept = path.rename(path.with_name("kept"))
+    path.touch()
+    path.with_name("jobs.db-wal").write_bytes(b"no log" * 1000)
+    with pytest.raises(DatabaseError, match=LOST):
+        assert Account(account.places, account.configuration).database
+    path.with_name("jobs.db-wal").unlink(missing_ok=True)
     kept.rename(path)
 
 

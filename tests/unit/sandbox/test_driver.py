@@ -783,8 +783,10 @@ def test_who_has_the_number_of_an_earlier_runs_driver_is_not_killed(
     status = plain_bench.results / "k3f9zq2m.t-1.1.status"
     status.write_text(re.sub(*change, status.read_text(), count=1, flags=re.MULTILINE))
     (named,) = re.findall(r"(?m)^process \S+\.(\d+)\.\d+$", status.read_text())
-    # Its scratch folder is not the other's either.
-    status.write_text(re.sub(r"(?m)^scratch .*$", r"scratch /nowhere", status.read_text()))
+    # In the place of its scratch folder is a link of another account's to that of the other.
+    link = room / "link"
+    link.symlink_to(next(plain_bench.scratch.iterdir()))
+    status.write_text(re.sub(r"(?m)^scratch .*$", f"scratch {link}", status.read_text()))
     code, end = plain_bench.run_prepared(argv), other.poll()
     assert (named, code, end) == (str(other.pid), 0, None)
 

@@ -163,8 +163,10 @@ def _ask_history(account: Account, job_id: str, select: Selection) -> BatchError
     silence: BatchError | None = None
 
     def apply(job: LocalJob) -> bool:
+        status = answer[str(job.local_id)]
         # One that was queued again meanwhile is in another run.
-        return _may_be_told(job) and note_batch_end(job, answer[str(job.local_id)])
+        is_news = needs_batch_cause(job) or (status.by != "" and _may_be_told(job))
+        return is_news and note_batch_end(job, status)
 
     try:
         for token in sorted(puzzling.by_token):

@@ -293,7 +293,10 @@ def test_a_log_that_does_not_say_who_deleted_it_leaves_what_the_history_said(toy
     assert toy.job().reason == "it was cancelled in the batch system (toy: CA)"
 
 
-def test_the_history_says_who_cancelled_what_the_queue_showed_to_be_cancelled(toy: ToySystem) -> None:
+@pytest.mark.parametrize(("said", "by"), [("CANCELLED by 0|0:0", "root"), ("FAILED|15:0", None)])
+def test_the_history_only_says_who_cancelled_what_the_queue_showed_to_be_cancelled(
+    toy: ToySystem, said: str, by: str | None
+) -> None:
     toy.change_adapter(event_log="/dev/null", states=SLURM.states, causes=SLURM.causes, read_history=SLURM.read_history)
     follow_log(toy, {"131": CAUGHT})
     toy.answers("queue", f"131 CANCELLED {TOKEN} -")
@@ -301,6 +304,6 @@ def test_the_history_says_who_cancelled_what_the_queue_showed_to_be_cancelled(to
     reconcile_batch_system(toy.account, "toy")
     assert (toy.job().cause, toy.job().ended_by) == (Cause.CANCELLED_OUTSIDE, None)
     toy.answers("queue")
-    toy.answers("history", "131|CANCELLED by 0|0:0")
+    toy.answers("history", f"131|{said}")
     collect_grid_job(toy.account, GRID_JOB)
-    assert (toy.job().cause, toy.job().ended_by) == (Cause.CANCELLED_OUTSIDE, "root")
+    assert (toy.job().cause, toy.job().ended_by) == (Cause.CANCELLED_OUTSIDE, by)

@@ -100,11 +100,11 @@ def telling_delay(most: float) -> Iterator[None]:
 
 
 @contextmanager
-def _giving_way() -> Iterator[None]:
+def _giving_way(for_good: bool) -> Iterator[None]:
     """Let others use the processors first when the block, in a worker, uses them for long.
 
     Where the kernel shares them among sessions (sched(7), autogroup), this ends with the block. Elsewhere it looks at
-    nice values, which cannot be put back, and which the embedded batch system would inherit from us.
+    nice values, which cannot be put back: they are lowered only ``for_good``.
     """
     lowered = False
 
@@ -118,7 +118,7 @@ def _giving_way() -> Iterator[None]:
 
     before = signal.signal(signal.SIGPROF, give_way)
     signal.siginterrupt(signal.SIGPROF, False)
-    signal.setitimer(signal.ITIMER_PROF, _MOMENT, _WHILE)
+    signal.setitimer(signal.ITIMER_PROF, _MOMENT, _WHILE if for_good else 0)
     try:
         yield
     finally:
@@ -219,6 +219,8 @@ class Asking:
     unreached: Path
     """A byte for each time that it did not reach what it needs."""
     seconds: float
+    may_be_nice: bool
+    """True if the process may become nice for good."""
 
     @contextmanager
     def limited(self) -> Iterator[None]:
@@ -228,7 +230,7 @@ class Asking:
         record = open_own(self.asked, os.O_TRUNC)
         try:
             # Before the record of the call is removed: an end here counts as a death.
-            with _ending_useless(record), _giving_way(), limited(self.seconds, record):
+            with _ending_useless(record), _giving_way(self.may_be_nice), limited(self.seconds, record):
                 yield
         except HandlerHung as error:
             self._note(str(error))
@@ -284,4 +286,6 @@ def _append(file: Path, text: str) -> None:
 def asking(account: Account, grid_job: str, what: str) -> Asking:
     """Calls of a grid job's handler; ``what`` is one of `places.QUESTIONS`."""
     asked, hung, died, unreached = (account.places.of_handler(grid_job, what, name) for name in RECORDS)
-    return Asking(asked, hung, died, unreached, account.configuration.handlers.time_limit)
+    # A queue of the embedded batch system, which we may start, and its local jobs would inherit our nice value.
+    may_be_nice = account.database.grid_jobs.batch_of(grid_job) != "fork"
+    return Asking(asked, hung, died, unreached, account.configuration.handlers.time_limit, may_be_nice)

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 from jobmanager.requests import time_limit
 from jobmanager.requests.job_types import HandlerUnreachable
 from jobmanager.requests.time_limit import RECORDS, Asking, HandlerHung, limited
+from tests.unit.toy_system import GRID_JOB, ToySystem
 from tests.unit.traps import TRAPS
 from tests.waiting import SECONDS
 
@@ -34,7 +36,7 @@ def wait_for_nobody():
         except BaseException:
             pass
 
-with time_limit.Asking(*map(Path, sys.argv[1:]), {LIMIT}).limited():
+with time_limit.Asking(*map(Path, sys.argv[1:]), {LIMIT}, False).limited():
     wait_for_nobody()
 """
 
@@ -63,12 +65,28 @@ def test_others_go_first_while_it_computes_for_long(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(time_limit, "_WHILE", 0.01)
     monkeypatch.setattr(os, "setpriority", lambda *what: nice.append(what))
     asked, hung, died, unreached = (tmp_path / name for name in RECORDS)
-    with Asking(asked, hung, died, unreached, SECONDS).limited():
+    with Asking(asked, hung, died, unreached, SECONDS, may_be_nice=True).limited():
         while not nice:
             pass
         assert group.read_text() == "19"
     assert group.read_text() == "0"
     assert nice == [(os.PRIO_PROCESS, 0, 19)]
+
+
+def test_what_may_start_the_embedded_batch_system_does_not_become_nice(
+    toy: ToySystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / "autogroup"
+    group.touch()
+    monkeypatch.setattr(time_limit, "_AUTOGROUP", group)
+    toy.add({"1": ()})
+    assert time_limit.asking(toy.account, GRID_JOB, "check").may_be_nice
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "batch", "fork"))
+    with time_limit.asking(toy.account, GRID_JOB, "check").limited():
+        while group.read_text() != "19":
+            pass
+        # No second signal will come.
+        assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
@@ -104,7 +122,7 @@ def test_a_program_that_it_waits_for_is_ended_with_it() -> None:
 @pytest.fixture
 def asking(tmp_path: Path) -> Asking:
     asked, hung, died, unreached = (tmp_path / name for name in RECORDS)
-    return Asking(asked, hung, died, unreached, LIMIT)
+    return Asking(asked, hung, died, unreached, LIMIT, may_be_nice=False)
 
 
 def command_with(code: str, asking: Asking) -> list[str]:
@@ -179,7 +197,7 @@ def test_what_it_has_lowered_is_put_back(asking: Asking) -> None:
 def test_a_process_that_ends_while_it_asks_is_counted_until_one_comes_to_an_end(asking: Asking, what: str) -> None:
     code = "import os, resource, sys; from pathlib import Path; from jobmanager.requests.time_limit import Asking\n"
     code += "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
-    code += f"with Asking(*map(Path, sys.argv[1:]), {LIMIT}).limited():\n    {what}"
+    code += f"with Asking(*map(Path, sys.argv[1:]), {LIMIT}, False).limited():\n    {what}"
     # A parent between us and it; the pipe ends with the last of them.
     command = ["/bin/sh", "-c", '"$@"; :', "sh", *command_with(code, asking)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -218,7 +218,8 @@ def _check_job_folders(account: Account) -> Iterator[Finding]:
     for name in sorted(folders.difference(row.id for row in rows)):
         folder = account.places.jobs / name
         text = f"{folder} belongs to no grid job: it was never accepted, or the job database has lost it"
-        yield Finding(Level.WARNING, text, f"look for outputs in it; if none are missed: rm -r {shlex.quote(str(folder))}")
+        remedy = f"look for outputs in it; if none are missed: rm -r {shlex.quote(str(folder))}"
+        yield Finding(Level.WARNING, text, remedy)
     for row in rows:
         folder = account.places.grid_job(row.id)
         if row.counts and not folder.is_dir():

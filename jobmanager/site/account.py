@@ -55,7 +55,7 @@ class Account:
         return ""
 
     def _find_lost_database(self) -> str:
-        """Why no job database may be begun anew: it would not know the folders of grid jobs; empty if there are none."""
+        """Why no job database may be begun anew: there are folders of grid jobs; empty if there are none."""
         own = self.places.root / "jobs"
         if not own.is_dir() or not any(own.iterdir()):
             return ""

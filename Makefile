@@ -8,7 +8,7 @@
 # make man    makes the manual page build/man/samgrid.1 of the help; a wheel that is built then has it in share/man/man1
 # make deb    builds a package for this machine's Debian, 12 or 13, in build/deb; the packages it needs: sudo apt-get build-dep ./
 # make dist   builds an sdist and a wheel in dist, with the manual page
-# make bench  measures the generator beside its peers, grid jobs, gathering, local jobs on fork: bench/{RESULTS,GRID_JOBS,GATHERING,LOCAL_JOBS}.md
+# make bench  measures, in 25 minutes, the generator beside its peers, grid jobs, gathering, local jobs on fork: bench/{RESULTS,GRID_JOBS,GATHERING,LOCAL_JOBS}.md
 # make bench-scale  grows a state folder to a million local jobs and prints what each step costs at each size: bench/SCALE.md
 # make mutants  breaks modules that differ from BASE (or MODULES, or MODULES=all) on purpose: what does no test notice?
 # make fuzz  throws what atheris thinks of at every parser for FUZZ_SECONDS in all (or at TARGETS, see tests/fuzz/targets.py)

@@ -21,11 +21,18 @@ SHARE_TARGET = 50.0
 """Milliseconds from the program's end to the event that GRAM reads: what is ours of the client's wait."""
 _REFERENCE = 1.04
 """Seconds to the client, measured once of fork with the C generator (GRAM looks at its events every 2 s)."""
-_CLIENTS, _ROUNDS, _WAITING, _WAITS = 50, 3, 2, 5
-"""Clients that submit at once, and how often they do; clients that wait at once in poll mode, and how often."""
+_CLIENTS, _ROUNDS, _WAITING = 50, 3, 20
+"""Clients that submit at once, and how often they do; clients that wait at once in poll mode."""
+_POLL_INTERVAL = 10
+"""Seconds between GRAM's polls of one job. Of the type fork it polls none: it looks for their processes itself."""
 _SUBMIT_RATIO = 1.1
 """At most so many times as long as with fork."""
 _SERVICE = Path("/etc/grid-services") / FORK
+_POLLED = "jobmanager-samgrid-bench-polled"
+"""Fork's module under another name, by which GRAM polls it as it polls ours and every batch system's."""
+_POLLED_TYPE = "samgridbenchpolled"
+_POLLED_SERVICE = _SERVICE.with_name(_POLLED)
+_MODULES = Path("/usr/share/perl5/Globus/GRAM/JobManager")
 _GENERATOR = "globus-scheduler-event-generator"
 _MODULE = "libglobus_seg_fork.so"
 _FORK_EVENTS = Path("/var/lib/globus/globus-seg-fork")
@@ -60,9 +67,8 @@ def measure_gram_ends(programs: Path, folder: Path, runs: int) -> Iterator[Row]:
         raise NoPeer(f"{_MODULE} is not installed (bench/run.py --install, as root)")
     endings: dict[str, list[Ending]] = {OURS: [], FORK: []}
     with _open_gram(programs, folder) as gram:
-        yield from _compare(
-            "poll mode, from the program's end to the client", _WAITS, 1, lambda to: _poll_ends(gram, to)
-        )
+        with _polled_fork():
+            yield from _measure_poll_ends(gram)
         gram.end_job_managers()
         gram.register("install", "--seg", "--state", str(gram.state))
         with _event_mode(gram, folder), _c_generator():
@@ -97,20 +103,30 @@ def _time_submits(gram: GramSite, service: str, clients: int) -> float:
     return time.perf_counter() - begin
 
 
-def _poll_ends(gram: GramSite, service: str) -> list[float]:
+def _measure_poll_ends(gram: GramSite) -> Iterator[Row]:
+    ours, polled, fork = (_poll_ends(gram, service) for service in (OURS, _POLLED, FORK))
+    what = "poll mode, from the program's end to the client"
+    yield Row(f"{what}: ours", "s", ours, median(polled), "target: that of fork's module, polled")
+    yield Row(f"{what}: fork's module, polled", "s", polled, None, "by GRAM, every 10 s, as ours is")
+    yield Row(f"{what}: fork", "s", fork, None, "never polled: GRAM looks for its processes every second")
+
+
+def _poll_ends(gram: GramSite, service: str) -> tuple[float, ...]:
     """Seconds from a program's end until its client knows, each."""
     gram.globusrun(service, "(executable=/bin/true)")
 
     def wait(number: int) -> float:
         mark = gram.home / f"polled-{service}-{number}"
-        done = gram.run("globusrun", "-r", gram.contact(service), f"&{sh(_render_script(mark, number))}")
+        # The ends lie evenly between two polls, wherever these are.
+        script = _render_script(mark, 1 + number * _POLL_INTERVAL / _WAITING)
+        done = gram.run("globusrun", "-r", gram.contact(service), f"&{sh(script)}")
         by_client = time.time()
         if done.status != 0:
             raise ValueError(f"{service}: a client ended with status {done.status}: {done.words}")
         return by_client - float(mark.read_text().split()[0])
 
     with ThreadPoolExecutor(_WAITING) as pool:
-        return list(pool.map(wait, range(_WAITING)))
+        return tuple(pool.map(wait, range(_WAITING)))
 
 
 def _render(ours: list[Ending], fork: list[Ending]) -> Iterator[Row]:
@@ -124,7 +140,8 @@ def _render(ours: list[Ending], fork: list[Ending]) -> Iterator[Row]:
 
 def _run_to_end(gram: GramSite, service: str, number: int) -> Ending:
     mark = gram.home / f"ended-{service}-{number}"
-    script = _render_script(mark, number)
+    # GRAM looks every 2 s: the ends are to lie anywhere between two looks. Before 2 s it may not know of the job yet.
+    script = _render_script(mark, 2.5 + number * 0.37 % 2)
     by_event = 0.0
     deadline = time.monotonic() + _PATIENCE
     with gram.start("globusrun", "-r", gram.contact(service), f"&{sh(script)}") as client:
@@ -141,9 +158,7 @@ def _run_to_end(gram: GramSite, service: str, number: int) -> Ending:
     return Ending(float(mark.read_text().split()[0]), by_event or by_client, by_client)
 
 
-def _render_script(mark: Path, number: int) -> str:
-    # GRAM looks every 2 s: the ends are to lie anywhere between two looks. Before 2 s it may not know of the job yet.
-    seconds = 2.5 + number * 0.37 % 2
+def _render_script(mark: Path, seconds: float) -> str:
     return f'sleep {seconds:.2f}; echo "$(date +%s.%N) $SAMGRID_GRID_JOB" >{mark}.new; mv {mark}.new {mark}'
 
 
@@ -172,6 +187,19 @@ def _open_gram(programs: Path, folder: Path) -> Iterator[GramSite]:
             gram.kill_ours(*OUR_PROGRAMS)
             gram.kill_jobs(str(gram.home))
             gram.register("uninstall")
+
+
+@contextmanager
+def _polled_fork() -> Iterator[None]:
+    module = _MODULES / f"{_POLLED_TYPE}.pm"
+    try:
+        package = f"package Globus::GRAM::JobManager::{_POLLED_TYPE}; our @ISA = ('Globus::GRAM::JobManager::fork'); 1;"
+        module.write_text(f"use Globus::GRAM::JobManager::fork;\n{package}\n")
+        _POLLED_SERVICE.write_text(_SERVICE.read_text().replace("-type fork", f"-type {_POLLED_TYPE}"))
+        yield
+    finally:
+        _POLLED_SERVICE.unlink(missing_ok=True)
+        module.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -63,9 +63,10 @@ _WEB = """\
 The status page of one grid job in the middle of its work, each run a first visit, with nothing kept from the last."""
 _GRAM_ENDS = """\
 A whole GRAM: from the time that a program writes itself, as the last thing it does, until its client, which waits
-(`globusrun`), has ended: first in poll mode, two clients at once, then in SEG mode; ours with the embedded batch system
-and the collector, and fork with its starter and Globus' own C generator, in turn. GRAM looks at its day files every
-2 s. Then how long it takes to submit (`globusrun -b`), in SEG mode, too."""
+(`globusrun`), has ended. First in poll mode, twenty clients at once, whose programs end anywhere between two polls of
+theirs. Then in SEG mode: ours with the embedded batch system and the collector, and fork with its starter and Globus'
+own C generator, in turn. GRAM looks at its day files every 2 s. Last, how long it takes to submit (`globusrun -b`), in
+SEG mode, too."""
 
 
 def measure(title: str, words: str, rows: Callable[[], Iterator[Row]]) -> Section:
@@ -150,13 +151,13 @@ def run_bench(options: argparse.Namespace, ground: Ground, folder: Path) -> Iter
 def make_arguments() -> argparse.ArgumentParser:
     """The command line's options."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="runs of each submit (default: 5)")
-    parser.add_argument("--loop", type=int, default=200, help="sbatch commands in the loop (default: 200)")
-    parser.add_argument("--ends", type=int, default=40, help="local jobs whose end is timed (default: 40)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each submit (default: 3)")
+    parser.add_argument("--loop", type=int, default=100, help="sbatch commands in the loop (default: 100)")
+    parser.add_argument("--ends", type=int, default=20, help="local jobs whose end is timed (default: 20)")
     parser.add_argument("--polls", type=int, default=300, help="interactive polls (default: 300)")
     parser.add_argument("--once", type=int, default=30, help="one-shot polls (default: 30)")
-    parser.add_argument("--client-ends", type=int, default=20, help="jobs that a client waits for (default: 20)")
-    parser.add_argument("--looks", type=int, default=10, help="runs of samgrid status and the page (default: 10)")
+    parser.add_argument("--client-ends", type=int, default=11, help="jobs that a client waits for (default: 11)")
+    parser.add_argument("--looks", type=int, default=5, help="runs of samgrid status and the page (default: 5)")
     parser.add_argument("--minutes", type=float, default=3, help="simulated minutes of looks (default: 3)")
     parser.add_argument("--folder", type=Path, help="keep what is installed for Slurm and HTCondor there")
     parser.add_argument("--no-write", action="store_true", help="only print")

@@ -147,8 +147,8 @@ def make_arguments() -> argparse.ArgumentParser:
     """The command line's options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--install", action="store_true", help="install Globus' C program first (apt-get, as root)")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each program on each log (default: 5)")
-    parser.add_argument("--probes", type=int, default=200, help="lines of which the latency is taken (default: 200)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each program on each log (default: 3)")
+    parser.add_argument("--probes", type=int, default=100, help="lines of which the latency is taken (default: 100)")
     parser.add_argument("--scale", type=float, default=1.0, help="length of the logs, 1 for the full ones (default: 1)")
     # The mount namespace that was left, where one was.
     parser.add_argument("--left", default="", help=argparse.SUPPRESS)

@@ -413,6 +413,7 @@ class _Gathering:
         self._files_left -= len(found)
         self._archive.add_folder(f"{self._grid_job}/{path}")
         for name, is_file in sorted(found):
+            # Most are files: `_add_entry` would ask once more what they are.
             if is_file:
                 self._add_file(folder, name, f"{path}/{name}")
             else:

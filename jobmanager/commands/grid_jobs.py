@@ -181,8 +181,8 @@ def status(options: argparse.Namespace) -> int:
 
         print(render_xml(chosen))
     else:
-        is_choice = not choice.is_empty
-        print(render_details(account, chosen.rows[0], now) if job_id else render_table(chosen.rows, is_choice))
+        folder = account.places.root if choice.is_empty else None
+        print(render_details(account, chosen.rows[0], now) if job_id else render_table(chosen.rows, folder))
         if job_id and options.state:
             print(render_local_jobs(account.database.local_jobs.lines(job_id), options.state))
         sys.stdout.writelines(f"{line}\n" for line in render_delays(chosen, now))

@@ -84,8 +84,8 @@ def _render_part(step: StepLine) -> str:
     return f"{step.name} ({step.grid_job}) {step.outcome or step.state or 'removed'}" if step.grid_job else step.name
 
 
-def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
-    """A line for each grid job, with a heading; ``is_choice``: there may be others."""
+def render_table(rows: Iterable[Overview], folder: Path | None = None) -> str:
+    """A line for each grid job, with a heading; ``folder``: the state folder where these are all, None: some."""
     heading = ("ID", "NAME", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
     # On a narrow terminal a day and a time fit one below the other; programs get one word.
     blank = " " if is_terminal() else "T"
@@ -101,7 +101,9 @@ def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
         has_names = any(line[1] for line in lines)
         shown = [line if has_names else (line[0], *line[2:]) for line in (heading, *lines)]
         return render_listing(shown[0], shown[1:])
-    return 'no grid jobs: "samgrid submit FILE" makes one' if not is_choice else "no grid jobs fit these options"
+    if folder is None:
+        return "no grid jobs fit these options"
+    return f'no grid jobs in {printable(str(folder))}: "samgrid submit FILE" makes one'
 
 
 STATUS_SCHEMA = Path(__file__).with_name("status.schema.json")

@@ -157,6 +157,13 @@ def test_options_choose_grid_jobs(words: list[str], shown: set[str], capsys: pyt
     assert ("no grid jobs fit" in printed) == (not shown)
 
 
+def test_where_there_is_no_grid_job_the_state_folder_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["status", "--state-dir", str(tmp_path / "mistyped")]) == 0
+    assert capsys.readouterr().out == f'no grid jobs in {tmp_path}/mistyped: "samgrid submit FILE" makes one\n'
+
+
 @pytest.mark.usefixtures("status")
 def test_an_id_that_does_not_fit_the_options_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", OPEN, "--type", "pythia"]) == 1

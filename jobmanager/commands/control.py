@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jobmanager.database.grid_job import GridJob
     from jobmanager.site.account import Account
 
-CANCEL_HELP = "Its local jobs are ended, their outputs so far are gathered, and the grid job has failed."
+CANCEL_HELP = "Its local jobs are ended, their outputs so far are gathered, and the grid job ends as cancelled."
 
 RESUBMIT_HELP = """\
 Submits the same request as a new grid job and prints its id.

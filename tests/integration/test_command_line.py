@@ -29,7 +29,7 @@ HELP = {
     "watch": ["ID", "unique", "Exit status", "cannot go on"],
     "status": ["ID", "--format", "table", "json", "xml", "--type", "--state", "stage-out", "--user", "--name PATTERN"],
     "output": ["ID", "--extract DIR", "missing"],
-    "cancel": ["ID", "gathered"],
+    "cancel": ["ID", "gathered", "ends as cancelled"],
     "explain": ["LOCALID", "ID/NUMBER", "--no-ask", "verdict"],
     "orphans": ["TOKEN", "--reap", "Exit status"],
     "doctor": ["BATCH_SYSTEM", "--all", "--probe", "--probe-time SECONDS", "Exit status"],

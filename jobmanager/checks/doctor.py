@@ -319,7 +319,7 @@ def _check_history(account: Account, system: BatchSystem) -> Finding:
     if has_history:
         return Finding(Level.GOOD, f"its history answers; it must keep what ended for longer than {seconds:g} s")
     return Finding(
-        Level.GOOD, "has no history of ended jobs: ends are known from its log, its queue and the drivers' records"
+        Level.GOOD, "has no history of ended jobs: ends are known from its events, its queue and the drivers' records"
     )
 
 

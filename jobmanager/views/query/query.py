@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,8 +15,10 @@ from xml.sax.saxutils import escape, quoteattr
 from lxml import etree
 
 from batch_adapters.launch import command_line
+from batch_adapters.states import STATE_OF_WORD
 from jobmanager import UserError
 from jobmanager.database.documents import SCHEMA_FILE, render_text
+from jobmanager.database.local_job import Outcome
 from jobmanager.requests.attributes import suggest
 from jobmanager.site.account import Account
 from jobmanager.views.text import printable, render_line, render_listing, render_markup
@@ -119,6 +121,10 @@ def run_limited(
 _NAME = re.compile(r"(?:(?<!<)/|\[|@)\s*([A-Za-z_][\w.-]*)(?![\w.-]|\s*[:($])", re.ASCII)
 """A name of an element or attribute without a prefix; not a function's, an axis', or a word before a variable."""
 
+_BARE = re.compile(r"(?<!:)=\s*([A-Za-z_][\w.-]*)(?![\w.-]|\s*[:(/$])", re.ASCII)
+"""A word that something is compared with: an element's name, as it has no quotes."""
+_STATE = re.compile(r"@state\s*=\s*[\"']([\w-]+)[\"']", re.ASCII)
+
 _NOTHING = ("", "0", "NaN", "false")
 """What functions make of no nodes."""
 
@@ -129,8 +135,22 @@ def check_names(expression: str, items: Sequence[Item]) -> list[str]:
         return []
     schema = etree.parse(SCHEMA_FILE).getroot()
     known = sorted({node.get("name", "") for node in schema.iter("{*}element", "{*}attribute")})
-    names = dict.fromkeys(_NAME.findall(re.sub(r"\"[^\"]*\"|'[^']*'", "''", expression)))
-    return [f"the schema has no name {name}{suggest(name, known)}" for name in names if name not in known]
+    unquoted = re.sub(r"\"[^\"]*\"|'[^']*'", "''", expression)
+    names = dict.fromkeys(_NAME.findall(unquoted))
+    hints = [f"the schema has no name {name}{suggest(name, known)}" for name in names if name not in known]
+    elements = {node.get("name") for node in schema.iter("{*}element")}
+    words = [word for word in dict.fromkeys(_BARE.findall(unquoted)) if word not in elements]
+    hints += _check_states(dict.fromkeys(_STATE.findall(expression)))
+    return hints + [f'{word} is compared as an element\'s name: the text is "{word}", with quotes' for word in words]
+
+
+def _check_states(words: Iterable[str]) -> Iterator[str]:
+    """A sentence for each word that no local job has as its state, although people see it as one."""
+    for word in words:
+        if word in {outcome.value for outcome in Outcome}:
+            yield f'how a job ended is its outcome: @outcome="{word}"'
+        elif word not in STATE_OF_WORD:
+            yield f"there is no state {word}{suggest(word, STATE_OF_WORD)}: it is one of {', '.join(STATE_OF_WORD)}"
 
 
 def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:

@@ -381,6 +381,34 @@ def test_names_that_are_misspelt_are_told_with_what_may_be_meant(expression: str
     ] == meant
 
 
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("//local-job[@state=active]", ["active"]),
+        ("//local-job[@outcome = failed and @cause=exit-code]", ["failed", "exit-code"]),
+        ("//local-job[@state='done' or @host=\"a=b\" or @id=phase or @number=last() or @host=$x]", []),
+        ("for $j in //grid-job let $n := name return <a b='c'>{$j/@id}</a>", []),
+    ],
+)
+def test_a_text_without_quotes_is_told(expression: str, words: list[str]) -> None:
+    assert [hint.split()[0] for hint in check_names(expression, [])] == words
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ('count(//local-job[@state="failed"])', '@outcome="failed"'),
+        ("//local-job[@state = 'cancelled']", '@outcome="cancelled"'),
+        ("//local-job[@state='running']", "there is no state running: it is one of pending, active,"),
+        ("//local-job[@state='activ']", "(did you mean active?)"),
+    ],
+)
+def test_a_state_that_no_job_has_is_told(expression: str, words: str) -> None:
+    (hint,) = check_names(expression, [])
+    assert words in hint
+    assert not check_names('//local-job[@state="active" or @state="done"]', [])
+
+
 @pytest.mark.parametrize("text", ["0", "NaN", "false", "", "3"])
 def test_a_misspelt_name_is_told_only_where_nothing_was_found(text: str) -> None:
     assert bool(check_names("//local-jop", [Item(ItemKind.VALUE, text)])) == (text != "3")

@@ -52,7 +52,11 @@ _DAMAGE = (tarfile.TarError, ValueError, IndexError, OverflowError, EOFError, Re
 
 
 def _unpack_into(tar: Path, folder: Path, limits: TarLimits) -> None:
-    with _CarefulFile(open_regular(tar).detach()) as file:
+    try:
+        opened = open_regular(tar)
+    except OSError as error:
+        raise SandboxError(f"{tar} cannot be read: {error.strerror}") from error
+    with _CarefulFile(opened.detach()) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limits.max_bytes + (limits.max_files + 4) * _OVERHEAD:
             raise SandboxError(f"{tar} is too large ({size} bytes): the limit max_bytes is {limits.max_bytes}")

@@ -280,7 +280,7 @@ def test_a_full_disk_leaves_nothing_half_made(room: Path) -> None:
 
 
 def test_a_missing_tar_is_an_error(room: Path) -> None:
-    with pytest.raises(SandboxError, match=r"t\.tar could not be unpacked into .*/place: No such file or directory$"):
+    with pytest.raises(SandboxError, match=r"/t\.tar cannot be read: No such file or directory$"):
         unpack(room / "t.tar", room / "place", LIMITS)
 
 

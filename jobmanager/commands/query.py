@@ -9,7 +9,8 @@ from jobmanager import render_number
 from jobmanager.commands.arguments import JOB_HELP, AddCommand, account_of, argument, read_name, read_seconds
 
 QUERY_HELP = """\
-The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per local job inside. Examples:
+The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per local job inside. A local job's number
+is its @index; how a job ended is its @outcome, and why its @cause. Examples:
   samgrid query 'count(//local-job[@state="active"])'
   samgrid query --job k3f '//local-job[@exit-code!="0"]/@id'
   samgrid query --format table '//local-job[re:test(@host, "^wn1[0-9]")]'

@@ -40,6 +40,7 @@ HELP = {
         "--format",
         "--timeout SECONDS",
         "count(//local-job",
+        "@index",
         "Exit status",
     ],
     "resubmit": ["ID", "--failed", "seeds"],

@@ -18,6 +18,7 @@ from batch_adapters.adapter import BatchError, Garbled, LocalStatus, Unreachable
 from batch_adapters.naming import TOKEN
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import OutputTooLong
+from batch_adapters.running.rate_limiter import RateLimited
 from batch_adapters.states import Cause, State
 from jobmanager.database.database import DamagedDocument, Database, LiveJob
 from jobmanager.database.local_job import Evidence, LocalJob
@@ -160,19 +161,12 @@ def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], 
     _read_drivers(account, gone)
     still_open = {key.local_id for key in account.database.local_jobs.list_open(system.adapter.name)}
     gone = [key for key in gone if key.local_id in still_open]
-    tokens = sorted({key.token for key in gone})[:MOST_HISTORIES]
-    answered: set[str] = set()
-    silence: BatchError | None = None
-    try:
-        for token in tokens:
-            ended = {status.local_id: status for status in system.find_ended(token)}
-            answered.add(token)
-            of_token = [key for key in gone if key.token == token and key.local_id in ended]
-            _change(account, of_token, partial(_end_by_history, ended, asked))
-    except (Unreachable, Garbled) as error:
-        silence = error
+    answered, silent, silence = _end_by_history(account, system, gone, asked)
     patience = max(system.adapter.outputs_lag, system.adapter.settle_time)
-    patience_for = {token: patience if token in answered else max(patience, HISTORY_PATIENCE) for token in tokens}
+    patience_for = {
+        **dict.fromkeys(answered, patience),
+        **dict.fromkeys(silent, max(patience, HISTORY_PATIENCE)),
+    }
     hopeless = [
         key
         for key in gone
@@ -192,6 +186,30 @@ def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], 
     _change(account, lost, partial(_mark_lost, system.adapter.name, answered, asked))
     if silence is not None:
         raise silence
+
+
+def _end_by_history(
+    account: Account, system: BatchSystem, gone: Iterable[LiveJob], asked: int
+) -> tuple[set[str], set[str], BatchError | None]:
+    """End what the history knows: the tokens that it answered for, those that it did not, and why not."""
+    answered: set[str] = set()
+    silent: set[str] = set()
+    silence: BatchError | None = None
+    for token in sorted({key.token for key in gone})[:MOST_HISTORIES]:
+        try:
+            ended = {status.local_id: status for status in system.find_ended(token)}
+        except RateLimited as error:  # it was not asked
+            return answered, silent, error
+        except Garbled as error:  # it may be readable for others
+            silence = error
+            silent.add(token)
+            continue
+        except Unreachable as error:
+            return answered, {*silent, token}, error
+        answered.add(token)
+        of_token = [key for key in gone if key.token == token and key.local_id in ended]
+        _change(account, of_token, partial(_apply_history, ended, asked))
+    return answered, silent, silence
 
 
 def _count_answers(
@@ -222,7 +240,7 @@ def _by_grid_job(keys: Iterable[LiveJob]) -> dict[str, list[LiveJob]]:
     return found
 
 
-def _end_by_history(ended: Mapping[str, LocalStatus], asked: int, job: LocalJob) -> bool:
+def _apply_history(ended: Mapping[str, LocalStatus], asked: int, job: LocalJob) -> bool:
     status = ended[str(job.local_id)]
     return status.state is not None and status.state.is_final and apply_status(job, status, asked, "history")
 

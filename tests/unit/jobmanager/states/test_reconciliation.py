@@ -7,6 +7,7 @@ import pytest
 
 from batch_adapters.adapter import BatchError, Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.rate_limiter import RateLimited
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import Evidence
 from jobmanager.database.local_jobs import Blocked
@@ -469,6 +470,34 @@ def test_without_an_answer_of_the_history_nothing_is_given_up_for_an_hour(toy: T
             look(toy)
     assert (toy.states(), toy.job().cause) == ([FAILED, ACTIVE], Cause.NODE_LOST)
     assert "its history does not answer" in toy.job().evidence()[-1].verdict
+
+
+@pytest.mark.parametrize(
+    ("script", "states"),
+    [
+        pytest.param("exit 1", [FAILED, ACTIVE, ACTIVE], id="one silence is that of the whole history"),
+        pytest.param(f"[ $2 != {GRID_JOB}-01 ] || echo '<html>'", [FAILED] * 3, id="one strange answer is not"),
+    ],
+)
+def test_only_a_history_that_was_asked_is_silent(toy: ToySystem, script: str, states: list[State]) -> None:
+    add_tokens(toy, 3)
+    toy.does("history", script)
+    for toy.now in (NOW, NOW + 1, NOW + 3600):
+        with pytest.raises((Unreachable, Garbled)):
+            look(toy)
+    assert toy.states() == states
+
+
+def test_a_question_that_was_not_asked_is_no_silence(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    def limit(system: BatchSystem, token: str) -> list[LocalStatus]:
+        raise RateLimited("later")
+
+    toy.add(["17_1"], ACTIVE)
+    monkeypatch.setattr(BatchSystem, "find_ended", limit)
+    for toy.now in (NOW, NOW + 1, NOW + 7200):
+        with pytest.raises(RateLimited):
+            look(toy)
+    assert toy.states() == [ACTIVE]
 
 
 # --- what nobody wants

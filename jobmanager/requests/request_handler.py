@@ -16,7 +16,7 @@ from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, blam
 from jobmanager.site.account import Account
 
 _LONGEST_NAME = 200
-_LONGEST_COMMAND_LINE = 2_000_000
+LONGEST_COMMAND_LINE = 2_000_000
 """Characters: Linux runs no program with more bytes of arguments and environment than a quarter of its stack, 2 MiB."""
 MOST_LETTERS = 300_000_000
 """Characters in the command lines of all local jobs, because their table is made in memory."""
@@ -227,8 +227,8 @@ def _find_sweep_faults(adapter: JobAdapter) -> list[str]:
 
 def _find_size_faults(sizes: Sequence[int]) -> Iterator[str]:
     what, longest, together = "arguments and environment of", max(sizes), sum(sizes)
-    if longest > _LONGEST_COMMAND_LINE:
-        number, most = sizes.index(longest) + 1, _LONGEST_COMMAND_LINE
+    if longest > LONGEST_COMMAND_LINE:
+        number, most = sizes.index(longest) + 1, LONGEST_COMMAND_LINE
         yield f"{what} local job {number} would have {longest:,} characters: at most {most:,}"
     elif together > MOST_LETTERS:
         yield f"{what} all local jobs would have {together:,} characters, of {MOST_LETTERS:,} at most"

@@ -14,7 +14,7 @@ from jobmanager import render_number
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.credentials import KINDS
 from jobmanager.requests.job_types import HandlerError, HandlerUnreachable, blaming, render_value
-from jobmanager.requests.request_handler import MOST_LETTERS, run_directory
+from jobmanager.requests.request_handler import LONGEST_COMMAND_LINE, MOST_LETTERS, run_directory
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
@@ -120,7 +120,13 @@ def _find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[Planne
     entries, letters = [], 0
     for local_job in local_jobs:
         entries.append(_entry(adapter, sweep, local_job))
-        letters += sum(map(len, (*entries[-1].command, *chain(*entries[-1].environment))))
+        length = sum(map(len, (*entries[-1].command, *chain(*entries[-1].environment))))
+        if length > LONGEST_COMMAND_LINE:
+            raise SandboxRefused(
+                f"the command line of local job {local_job.index} has {length:,} characters: at most"
+                f" {LONGEST_COMMAND_LINE:,}, so put what is long into a file"
+            )
+        letters += length
         if letters > MOST_LETTERS:
             raise SandboxRefused(
                 f"all command lines together have more than {MOST_LETTERS:,} characters: put what is long into a file"

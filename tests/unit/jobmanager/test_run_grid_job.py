@@ -299,6 +299,18 @@ def test_long_command_lines_of_many_local_jobs_are_refused_as_they_are_made(
         find_command_lines(account, request, Path("/"))
 
 
+def test_a_command_line_that_no_system_runs_is_refused_as_it_is_made(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = [*REQUEST, ("arguments", ("x" * 2_500,))]
+    letters = len("/bin/true") + 2_500
+    monkeypatch.setattr(packing, "LONGEST_COMMAND_LINE", letters)
+    assert len(find_command_lines(account, request, Path("/"))) == 1
+    monkeypatch.setattr(packing, "LONGEST_COMMAND_LINE", letters - 1)
+    with pytest.raises(BadRequest, match="the command line of local job 1 has 2,509 characters: at most 2,508, so put"):
+        find_command_lines(account, request, Path("/"))
+
+
 class Own(BaseException):
     """What a handler's author may think of."""
 

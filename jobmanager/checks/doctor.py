@@ -196,7 +196,7 @@ def check_database(account: Account) -> Iterator[Finding]:
             yield from _check_documents(account)
             yield from _check_job_folders(account)
     except DatabaseError as error:
-        faults = [str(error)]
+        faults = [str(error).removeprefix(f"job database {path}: ")]
     if faults:
         yield Finding(Level.FAULT, f"job database {path} is damaged: {faults[0]}", remedy)
 

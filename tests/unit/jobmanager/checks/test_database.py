@@ -121,7 +121,8 @@ def test_a_damaged_file_is_one_sentence(
     assert cli.main(["repair", "--state-dir", str(account.places.root)]) == 1
     assert capsys.readouterr().err.endswith(": samgrid doctor says what to do\n")
     (finding,) = look(Account(account.places, account.configuration))
-    assert (finding.level, "is damaged" in finding.text) == (Level.FAULT, True)
+    assert (finding.level, finding.text.count(str(path))) == (Level.FAULT, 1)
+    assert finding.text.startswith(f"job database {path} is damaged: ")
     first, *_, last = finding.remedy.splitlines()
     assert first.startswith("samgrid repair needs a sound file")
     assert str(account.places.jobs) in last

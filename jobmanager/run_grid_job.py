@@ -34,7 +34,7 @@ def run_grid_job(account: Account, job_id: str) -> None:
     """
     job = account.database.grid_jobs.get(job_id)
     # 1. Check for errors again, until all is packed, because files may have been removed since the acceptance.
-    with asking(account, job_id, "check").limited():
+    with asking(account, job_id, "check", job.batch).limited():
         adapter = make_adapter(account, job.request(), job.request_folder, job_id)
         if not account.places.driver(job_id).exists():
             check_errors(adapter)

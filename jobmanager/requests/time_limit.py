@@ -283,9 +283,12 @@ def _append(file: Path, text: str) -> None:
         stream.write(text)
 
 
-def asking(account: Account, grid_job: str, what: str) -> Asking:
-    """Calls of a grid job's handler; ``what`` is one of `places.QUESTIONS`."""
+def asking(account: Account, grid_job: str, what: str, submits_to: str = "") -> Asking:
+    """Calls of a grid job's handler; ``what`` is one of `places.QUESTIONS`.
+
+    :param submits_to: the batch system to which this process submits local jobs afterwards.
+    """
     asked, hung, died, unreached = (account.places.of_handler(grid_job, what, name) for name in RECORDS)
     # A queue of the embedded batch system, which we may start, and its local jobs would inherit our nice value.
-    may_be_nice = account.database.grid_jobs.batch_of(grid_job) != "fork"
+    may_be_nice = submits_to != "fork"
     return Asking(asked, hung, died, unreached, account.configuration.handlers.time_limit, may_be_nice)

@@ -45,7 +45,7 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
     _remove(work_area)
     work_area.mkdir(mode=0o700)
     try:
-        with asking(account, job.job_id, "pack").limited():
+        with asking(account, job.job_id, "pack", job.batch).limited():
             entries, environment = _ask_handler(adapter, job, local_jobs, work_area)
         for folder in (work_area, places.sandbox(job.job_id)):
             if folder.is_symlink() or not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):

@@ -80,9 +80,8 @@ def test_what_may_start_the_embedded_batch_system_does_not_become_nice(
     group.touch()
     monkeypatch.setattr(time_limit, "_AUTOGROUP", group)
     toy.add({"1": ()})
-    assert time_limit.asking(toy.account, GRID_JOB, "check").may_be_nice
-    toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "batch", "fork"))
-    with time_limit.asking(toy.account, GRID_JOB, "check").limited():
+    assert time_limit.asking(toy.account, GRID_JOB, "check", "toy").may_be_nice
+    with time_limit.asking(toy.account, GRID_JOB, "check", "fork").limited():
         while group.read_text() != "19":
             pass
         # No second signal will come.

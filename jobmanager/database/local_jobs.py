@@ -404,9 +404,9 @@ class LocalJobs:
     def blocked(self, job_id: str) -> list[Blocked]:
         """The blocked local jobs of a grid job, grouped by reason, the most frequent first."""
         # Each may have its own command, if the batch system has no arrays: the first one is shown.
-        found = BLOCKED.format("?1")
+        found = BLOCKED.format("?")
         sql = f"SELECT count(*), min(number), why, helps FROM ({found}) GROUP BY why ORDER BY 1 DESC, 2"
-        return [Blocked(*row) for row in self._store.query(sql, [job_id])]
+        return [Blocked(*row) for row in self._store.query(sql, [job_id, job_id])]
 
     def running_ids(self, grid_job: str, after: int, most: int) -> dict[int, str]:
         """The ids, by index, of a grid job's local jobs that run or are suspended.

@@ -558,18 +558,19 @@ def test_what_a_program_has_made_until_a_signal_kills_it_comes_back(bench: Bench
 
 def test_a_stubborn_program_may_end_in_its_own_time(bench: Bench) -> None:
     # It counts what reaches it.
-    script = "n=5; trap 'n=$((n + 1))' TERM; echo up; until [ -e output/go ]; do sleep 0.02; done; exit $n"
-    driver = bench.start("/bin/sh", "-c", script)
+    script = "n=5; trap 'n=$((n + 1))' TERM; trap '' USR1; echo up; until [ -e output/go ]; do sleep 0.02; done; "
+    driver = bench.start("/bin/sh", "-c", script + "exit $n")
     bench.wait_until_up()
-    # So many that some come while the shell is between two waits.
-    for _ in range(200):
-        driver.send_signal(signal.SIGTERM)
-        time.sleep(0.0005)
+    # So many that some come while the shell is between two waits, or still has to do with the one before.
+    for _ in range(100):
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            driver.send_signal(number)
+            time.sleep(0.0005)
     wait_until(lambda: re.search(r"^ShdPnd:\t0+$", Path(f"/proc/{driver.pid}/status").read_text(), re.M) is not None)
     assert driver.poll() is None
     next(bench.scratch.glob("*/output")).joinpath("go").touch()
     assert driver.wait(SECONDS) == 6
-    assert {caught.signal for caught in bench.status.caught} == {"TERM"}
+    assert {caught.signal for caught in bench.status.caught} == {"TERM", "USR1"}
 
 
 @pytest.mark.parametrize("to", ["driver", "group"])

@@ -189,6 +189,9 @@ _DIGITS = 10
 def render_at_least(number: int) -> str:
     """A regular expression for decimal numbers of at most ten digits (no leading zeros) from the given one on."""
     digits = str(number)
+    if digits.strip("0") == "1":
+        # A power of ten, such as 1, the start of a whole log: one branch.
+        return f"[1-9][0-9]{{{len(digits) - 1},{_DIGITS - 1}}}+"
     longer = [f"[1-9][0-9]{{{len(digits)},{_DIGITS - 1}}}+"] if len(digits) < _DIGITS else []
     return f"(?:{'|'.join([*longer, _render_digits_from(digits)])})"
 

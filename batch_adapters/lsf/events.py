@@ -133,7 +133,7 @@ class LsbEvents(Parser):
                 head = status if index == b"0" else _name(status, index)
                 change = _read_state(native)
                 if change is _ENDED:
-                    was_killed = _job_of(status) in killed or _job_of(head) in killed
+                    was_killed = bool(killed) and (_job_of(status) in killed or _job_of(head) in killed)
                     change = _render_end(exit_status, reason, was_killed)
                 if change:
                     parts += (b"001 ", head, change)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_adapters.generator.emit import LineFilter, render_at_least
@@ -15,6 +15,9 @@ NUMBERS = st.integers(0, 9_999_999_999)
 
 @settings(max_examples=300)
 @given(NUMBERS, NUMBERS)
+@example(1, 0)
+@example(10, 9_999_999_999)
+@example(1_000_000_000, 2_000_000_000)
 def test_the_pattern_takes_exactly_the_numbers_from_the_least_one_on(least: int, number: int) -> None:
     pattern = re.compile(render_at_least(least))
     for value in (number, least, least + 1, max(0, least - 1)):

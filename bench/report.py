@@ -199,9 +199,12 @@ def _render_memory(rows: Iterable[Memory]) -> str:
 
 
 _LIMIT = """
+Measured on these logs, in CPU seconds of the whole process (pbs, lsf): ours takes 0.66 and 0.70. With a parser that
+remembers and decides nothing, but prints one line for each match of the module's pattern, 0.51 and 0.63: no parser
+behind these patterns takes less. With no scan at all, only reading the log and writing as many lines, 0.17 and 0.24.
 A scanner in C that found the lines with an event in no time would make the whole generator 1.4 times as fast on pbs,
-1.1 times on lsf, and no faster on fork, where every line is one: it reaches no target that is missed, so there is none
-(ARCHITECTURE.md, "Ours, and not a library").
+1.1 times on lsf, and no faster on fork, where every line is one: so there is none (ARCHITECTURE.md, "Ours, and not a
+library").
 """
 
 

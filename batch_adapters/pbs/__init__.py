@@ -31,28 +31,33 @@ _DOWN = Meaning(
 # Limits on the number of waiting jobs, and closed queues: it may succeed later.
 _LATER = Meaning(
     None,
-    r"(?m)^qsub: (?:submit error \()?(?:Queue is not enabled|Maximum number of jobs|Resource temporarily unavailable"
-    r"|.*\bwould exceed )",
+    r"(?m)^qsub: (?:submit error \()?(?:Queue is not enabled|Maximum number of jobs|Resource temporarily unavailable)",
     Answer.LATER,
+)
+# What an account may have in the queue counts elements, and a queue's max_array_size may be less than the server's.
+_TOO_MANY = Meaning(
+    None,
+    r"(?m)^qsub: (?:submit error \()?(?:.*\bwould exceed |Array job exceeds server or queue size limit"
+    r"|[Rr]equested array size too large)",
+    Answer.TOO_MANY,
 )
 _NOT_SENT = Meaning(None, r"(?m)^qsub: [Cc]annot connect to server", Answer.LATER)
 _REFUSED = Meaning(
     None,
     r"(?m)^qsub: (?:submit error \()?(?:Unknown queue|No default queue specified|Access to queue is denied"
     r"|Unknown resource|Illegal attribute or resource value|Job violates queue and/or server resource limits"
-    r"|Job rejected by all possible destinations|Array job exceeds server or queue size limit|Bad [UG]ID for job"
+    r"|Job rejected by all possible destinations|Bad [UG]ID for job"
     r"|Unauthorized Request|Access from host not allowed|Invalid Account|Undefined attribute|Resource invalid in"
     r'|"-lresource=" cannot be used|Cannot be used with select or place|Cannot have "\w+" without|"min_walltime"'
     r"|duplicated resource within|Cannot set attribute|cannot send environment|Error \(15002\) submitting job"
-    r"|illegal -\w value|Job name is too long|invalid option|illegally formed destination"
-    r"|[Rr]equested array size too large)",
+    r"|illegal -\w value|Job name is too long|invalid option|illegally formed destination)",
     Answer.PERMANENT,
 )
 # What qsub itself finds wrong.
 _MISUSED = Meaning(2, r"(?m)^usage: qsub ", Answer.PERMANENT)
 # PBSE_HOOKERROR (15136, pbs_error.h): a queuejob hook said no, in words of its own, or failed. Nothing was queued.
 _HOOK = Meaning(32, r"\Aqsub: ", Answer.LATER)
-_SENT = (OK, _NOT_SENT, _DOWN, _LATER, _REFUSED, _MISUSED)
+_SENT = (OK, _NOT_SENT, _DOWN, _TOO_MANY, _LATER, _REFUSED, _MISUSED)
 _DENIED = Meaning(None, r"(?m)^q(?:del|stat): Unauthorized Request", Answer.PERMANENT)
 # Exit code 153; the second: 35, if the server keeps a history; the others: the job is just ending.
 _GONE = Meaning(

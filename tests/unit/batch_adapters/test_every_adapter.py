@@ -227,8 +227,8 @@ MADE_UP: Iterable[tuple[str, str, Answer, int, str]] = [
         for system in ("pbs", "torque")
         for words, answer in {
             "Queue is not enabled": Answer.LATER,
-            "would exceed queue generic's per-user limit of jobs in 'Q' state": Answer.LATER,
-            "Array job exceeds server or queue size limit": Answer.PERMANENT,
+            "would exceed queue generic's per-user limit of jobs in 'Q' state": Answer.TOO_MANY,
+            "Array job exceeds server or queue size limit": Answer.TOO_MANY,
             "submit error (Unknown queue MSG=cannot locate queue)": Answer.PERMANENT,
             "something that nobody foresaw": Answer.UNKNOWN,
         }.items()

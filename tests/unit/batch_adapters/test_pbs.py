@@ -102,6 +102,11 @@ def test_a_hook_may_let_it_pass_later_and_a_refusal_is_for_good(entry: Recording
     assert entry.judge(TORQUE.submit) is (Answer.UNKNOWN if is_hook else Answer.PERMANENT), "it has no such hooks"
 
 
+@pytest.mark.parametrize("entry", read_recordings("pbs", "pbs-limits.txt"), ids=lambda entry: entry.scene)
+def test_a_part_of_an_array_that_is_too_large_may_be_taken(entry: Recording) -> None:
+    assert entry.judge(PBS.submit) is Answer.TOO_MANY
+
+
 # --- jobs
 
 

@@ -78,6 +78,8 @@ SGE = BatchAdapter(
             Meaning(0, r"\A[0-9]+\.1-[0-9]+:1\s*\Z", Answer.OK),
             # There are too many jobs at the moment (max_u_jobs, max_jobs); an array counts as one.
             Meaning(None, "jobs are allowed per", Answer.LATER),
+            # max_aj_tasks
+            Meaning(1, "you tried to submit a job with more than [0-9]+ tasks", Answer.TOO_MANY),
             # A warning, with the job submitted, begins in the same way as a no.
             Meaning(None, "has been submitted", Answer.UNKNOWN),
             Meaning(

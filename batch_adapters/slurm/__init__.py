@@ -14,7 +14,12 @@ _DOWN = Meaning(
     r"|Unable to process configuration file|establish a configuration source|Problem talking to the database)",
     Answer.TRANSIENT,
 )
-_TOO_MANY = Meaning(1, r"(?m)^sbatch: error: \w+SubmitJob\w*Limit$", Answer.TOO_MANY)
+# The second is of an array that is too large: what we write is always valid otherwise.
+_TOO_MANY = Meaning(
+    1,
+    r"(?m)^sbatch: error: (?:\w+SubmitJob\w*Limit|Batch job submission failed: Invalid job array specification)$",
+    Answer.TOO_MANY,
+)
 # The partition is closed.
 _NOT_NOW = Meaning(
     1, r"(?m)^sbatch: error: Batch job submission failed: Required partition not available", Answer.LATER
@@ -22,7 +27,7 @@ _NOT_NOW = Meaning(
 _NOT_SENT = Meaning(1, r"(?m)^sbatch: error: .*Unable to contact slurm controller \(connect failure\)$", Answer.LATER)
 _NO = Meaning(
     1,
-    r"(?m)^sbatch: error: Batch job submission failed: (?:Invalid (?:partition name|account|qos|job array|feature"
+    r"(?m)^sbatch: error: Batch job submission failed: (?:Invalid (?:partition name|account|qos|feature"
     r"|license|--nice value|node name|wckey|Trackable|generic resource|user id)"
     r"|Requested (?:node|partition) configuration|Requested (?:reservation|time limit)|User's group not permitted"
     r"|Job dependency problem|Job violates accounting/QOS|Access/permission denied|Pathname of a file"
@@ -204,7 +209,11 @@ SLURM = BatchAdapter(
     # Unlike Reason in --Format, it names missing nodes.
     analyze=_ask("squeue", "--noheader", "--jobs={{ id }}", "--format=%r"),
     array_limit=_CONFIGURATION,
-    read_array_limit=r"(?m)^MaxArraySize\s*=\s*(\d+)$",
+    # max_array_tasks, where it is set, is the lower one of the two.
+    read_array_limit=(
+        r"(?ms)^(?:MaxArraySize\s*= (?!.*^SchedulerParameters\s*= [^\n]*\bmax_array_tasks=\d)"
+        r"|SchedulerParameters\s*= [^\n]*\bmax_array_tasks=)(\d+)"
+    ),
     max_array=10_000,
     # Allocated, idle, other and total, for the partitions that we may see.
     slots=_ask("sinfo", "--noheader", "--format=%C"),

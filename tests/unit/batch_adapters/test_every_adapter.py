@@ -64,7 +64,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "unknown master: *": "transient",
         "unknown *": "permanent",
         "bad value of a resource": "permanent",
-        "array too large": "permanent",
+        "array too large": "too-many",
         "no room in queue with -w e": "permanent",
         "refused by a JSV of the site": "later",
         "a JSV that *": "later",
@@ -121,7 +121,8 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("slurm", "commands.txt"): {
         "absent": "ok absent absent ok ok ok permanent",
         # A partition that is closed just now.
-        "refused": 18 * "permanent " + "later" + 3 * " permanent",
+        "refused": "permanent too-many " + 16 * "permanent " + "later" + 3 * " permanent",
+        "SchedulerParameters=*": "ok too-many",
     },
     ("slurm", "down.txt"): {
         # Only a submission that never reached anybody was not made. The last of "stopped" was asked after kill -CONT.

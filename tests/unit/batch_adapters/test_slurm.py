@@ -10,6 +10,7 @@ from dataclasses import asdict
 import pytest
 
 from batch_adapters.adapter import Answer, Command, Job, Submission
+from batch_adapters.running.batch_system import read_max_array
 from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.running.diagnosis import Level, Printed
 from batch_adapters.slurm import SLURM
@@ -132,7 +133,8 @@ def test_the_queue_of_a_newer_slurm_is_read(recordings: list[Recording], array: 
 @pytest.mark.parametrize(
     ("words", "command", "answers"),
     [
-        ("sbatch ", SLURM.submit, {Answer.PERMANENT}),
+        ("sbatch .*--array=0-5000", SLURM.submit, {Answer.TOO_MANY}),
+        ("sbatch (?!.*--array=0-5000)", SLURM.submit, {Answer.PERMANENT}),
         ("scancel ", SLURM.cancel, {Answer.OK}),
         ("scancel --full ", SLURM.suspend, {Answer.OK}),
         ("scontrol hold ", SLURM.hold, {Answer.OK}),
@@ -247,6 +249,12 @@ def test_an_array_in_one_record_is_expanded(tasks: str, numbers: list[int]) -> N
 def test_the_array_limit_and_the_version_are_read() -> None:
     found = [re.search(p, CONFIGURATION) for p in (SLURM.read_array_limit, SLURM.read_version)]
     assert [match[1] for match in found if match] == ["1001", "22.05.8"]
+
+
+def test_an_array_may_have_fewer_tasks_than_the_highest_number_permits() -> None:
+    (limited,) = of_scene(RUN, "SchedulerParameters", "scontrol")
+    assert read_max_array(SLURM, limited.stdout) == 10
+    assert read_max_array(SLURM, CONFIGURATION.replace("(null)", "max_array_tasks_of_others=5")) == 1001
 
 
 def test_a_configuration_is_whole_even_if_the_ping_after_it_is_refused() -> None:

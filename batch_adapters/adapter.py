@@ -295,6 +295,10 @@ class BatchAdapter:
     host_words: str = ""
     """The same for the batch system's name of the host, if that may differ from the host's own name."""
 
+    fetch_words: str = ""
+    """Where it carries files: shell commands that, in a job that was started again, copy file ``$1`` of the results
+    folder, if it is there, to ``$2``; empty: it cannot."""
+
     history: Command | None = None
     """Prints the ended jobs of one ``token``, as a second witness of their ends; None: there is no history."""
     read_history: Reader = Lines("(?!)")

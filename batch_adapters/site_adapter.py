@@ -218,7 +218,7 @@ _NAMING: Mapping[str, Callable[[Any], Any]] = {
 }
 _SIMPLE: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("local_id_words", "index_words", "started_words", "job_folder_words", "host_words"), _text),
-    **dict.fromkeys(("event_module", "parallel_environment"), _text),
+    **dict.fromkeys(("fetch_words", "event_module", "parallel_environment"), _text),
     **dict.fromkeys(("read_array_limit", "read_version", "read_analysis"), _read_group_pattern),
     **dict.fromkeys(("settle_time", "outputs_lag"), _number(0, 86400)),
     **dict.fromkeys(("ignored_variables", "options"), _words),

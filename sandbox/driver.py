@@ -72,6 +72,8 @@ class DriverPlan:
 
     If so, ``sandbox``, ``results`` and ``scratch_base`` are not used.
     """
+    fetch_words: str = ""
+    """Shell commands that then copy file ``$1`` of the results folder to ``$2``, if an earlier run left it there."""
     carried_credentials: tuple[tuple[str, str], ...] = ()
     """Variables of the program that name files, and the names of these files beside the carried sandbox."""
 

@@ -31,6 +31,7 @@ samgrid_table = $(Process) / {{ table_lines }}
 transfer_input_files = {{ spelt(driver) }}, {{ spelt(sandbox) }}/sandbox.tar, \
 {{ spelt(sandbox) }}/{{ token }}.$INT(samgrid_table){% for file in credentials %}, {{ spelt(file) }}{% endfor +%}
 transfer_output_files = results/, last/
+My.WantIOProxy = true
 {% else %}
 arguments = "'{{ quoted(driver) }}' {{ token }}"
 should_transfer_files = NO
@@ -236,6 +237,11 @@ CONDOR = BatchAdapter(
     local_id_words="$SAMGRID_CONDOR_ID",
     index_words="$SAMGRID_CONDOR_POSITION",
     job_folder_words="$_CONDOR_SCRATCH_DIR",
+    # condor_chirp(1) asks the shadow; where HTCondor was unpacked from a tar, it lies in the second folder. Programs
+    # get no such access to the account's files.
+    fetch_words='! grep -q "^NumShadowStarts = 1$" "$_CONDOR_JOB_AD" &&'
+    ' PATH=$_CONDOR_BIN/../libexec/condor:$_CONDOR_BIN/../libexec:$PATH condor_chirp fetch "$1" "$2" ||'
+    ' { rm -f -- "$2" "$_CONDOR_CHIRP_CONFIG"; false; }',
     event_module="condor",
     array_limit=_ask_schedd("MAX_JOBS_PER_SUBMISSION"),
     max_array=10_000,

@@ -220,6 +220,7 @@ def _plan(
         copies_lines=type(adapter).getPhaseOfLine is not JobAdapter.getPhaseOfLine,
         has_site_files=bool(account.configuration.sandbox.site_files),
         carried=is_carried,
+        fetch_words=batch.fetch_words if is_carried else "",
         carried_credentials=tuple((name, copy.name) for name, copy in copies.items()) if is_carried else (),
         umask="022" if job.origin is not None and job.origin.is_plain else "077",
     )

@@ -1,9 +1,12 @@
 """The batch adapter of HTCondor, on what its commands (23.9.6) really printed."""
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -186,13 +189,14 @@ def test_an_array_is_described_with_all_that_the_request_wants() -> None:
 
 def test_where_files_are_carried_the_sandbox_goes_and_the_results_come_back() -> None:
     lines = describe(Submission(**{**asdict(SINGLE), "carried": True, "table_lines": 100}))
-    assert lines[3:8] == [
+    assert lines[3:9] == [
         "arguments = \"'driver.sh' k3f9zq2m-1\"",
         "should_transfer_files = YES",
         "samgrid_table = $(Process) / 100",
         "transfer_input_files = /s/sandbox/driver.sh, /s/sandbox/sandbox.tar,"
         " /s/sandbox/k3f9zq2m-1.$INT(samgrid_table)",
         "transfer_output_files = results/, last/",
+        "My.WantIOProxy = true",
     ]
     assert CONDOR.carries_files
 
@@ -204,6 +208,28 @@ def test_where_files_are_carried_credentials_are_too() -> None:
     assert lines[7] == "transfer_output_files = results/, last/"
     shared = describe(Submission(**{**asdict(SINGLE), "credentials": credentials}))
     assert not [line for line in shared if "x509" in line]
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+@pytest.mark.parametrize("folder", ["libexec/condor", "libexec"])
+@pytest.mark.parametrize("is_there", [True, False], ids=["there", "not there"])
+def test_a_job_whose_shadow_was_lost_asks_the_next_one_for_what_is_back(
+    tmp_path: Path, starts: int, folder: str, is_there: bool
+) -> None:
+    for name in (folder, "bin"):
+        (tmp_path / name).mkdir(parents=True)
+    chirp = tmp_path / folder / "condor_chirp"
+    chirp.write_text(f'#!/bin/sh\n[ "$1" = fetch ] && [ {int(is_there)} = 1 ] && echo "$2" >"$3"\n')
+    chirp.chmod(0o755)
+    (tmp_path / "ad").write_text(f'NumJobStarts = 0\nNumShadowStarts = {starts}\nOrigIwd = "/r"\n')
+    (tmp_path / "cookie").touch()
+    names = {"BIN": "bin", "JOB_AD": "ad", "CHIRP_CONFIG": "cookie"}
+    places = {f"_CONDOR_{name}": str(tmp_path / place) for name, place in names.items()}
+    words = ["/bin/sh", "-c", CONDOR.fetch_words, "sh", "a.status", str(tmp_path / "b.status")]
+    done = subprocess.run(words, env={**os.environ, **places}, check=False)
+    is_found = is_there and starts > 1
+    assert (done.returncode == 0, (tmp_path / "b.status").exists()) == (is_found, is_found)
+    assert (tmp_path / "cookie").exists() is is_found, "no program is to use it"
 
 
 def test_a_path_with_quotes_blanks_and_dollars_is_spelt_as_the_submit_language_wants() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from batch_adapters.condor import CONDOR
 from sandbox.driver import (
     LINES_PER_FILE,
     OWN_VARIABLES,
@@ -360,6 +361,24 @@ def test_where_files_are_carried_all_happens_where_the_driver_is_started(carried
     left = ["driver.sh", f"{carried_bench.token}.0", "last", "local-jobs", "results", "sandbox.tar"]
     assert sorted(path.name for path in carried_bench.started_in.iterdir()) == left
     assert carried_bench.said == b""
+
+
+@pytest.mark.parametrize("script", ["exit 3", "kill -KILL $$"], ids=["ended by itself", "ended by a signal"])
+def test_a_run_that_was_carried_back_is_found_where_it_is_started_again(
+    carried_bench: CarriedBench, tmp_path: Path, script: str
+) -> None:
+    here = f"echo run >>{tmp_path}/runs; {script}"
+    fetch = f'cp {tmp_path}/back/"$1" "$2"'
+    argv = carried_bench.prepare([LocalJobEntry(("/bin/sh", "-c", here))], fetch_words=fetch)
+    code = carried_bench.run_prepared(argv)
+    (carried_bench.started_in / "last").rename(tmp_path / "back")
+    shutil.rmtree(carried_bench.results)
+    assert carried_bench.run_prepared(argv) == code
+    is_run_again = script.startswith("kill")
+    assert (tmp_path / "runs").read_text() == "run\n" * (1 + is_run_again)
+    assert (carried_bench.status.again is None) is is_run_again
+    assert carried_bench.status.end is not None
+    assert (carried_bench.results / "k3f9zq2m.t-1.1.stdout").exists() is is_run_again
 
 
 def test_programs_find_the_sites_files_and_only_read_them(bench: Bench, tmp_path: Path) -> None:
@@ -1584,7 +1603,13 @@ SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os
 def test_shellcheck_finds_nothing(plain_bench: Bench, carried: bool) -> None:
     assert SHELLCHECK is not None
     limits = {"max_cpu_minutes": 1, "max_memory_mb": 1}
-    driver = plain_bench.prepare([LocalJobEntry(("x",))], **limits, carried=carried, copies_lines=carried)[-2]
+    driver = plain_bench.prepare(
+        [LocalJobEntry(("x",))],
+        **limits,
+        carried=carried,
+        copies_lines=carried,
+        fetch_words=CONDOR.fetch_words if carried else "",
+    )[-2]
     report = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
     done = subprocess.run([SHELLCHECK, "-S", "warning", driver, report], capture_output=True, check=False, text=True)
     assert done.stdout == ""

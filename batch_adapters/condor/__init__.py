@@ -102,11 +102,13 @@ def _query(constraint: str) -> Command:
     )
 
 
-# After the queue was lost, another job of the account, also of another grid job, may have an id of ours. Without
-# "=?= true" the schedd would compare all ids with each job that has no Arguments. A cluster's own ad, which has no
+# After the queue was lost, another job of the account, also of another grid job, may have an id of ours; token and
+# arguments may both have been edited (condor_qedit). Without "=?= true" the schedd would compare all ids with each job
+# that has neither. A cluster's own ad, which has no
 # ProcId, stands for the jobs that are not materialized yet: if it does not match, they are, and run.
 _OURS = """\
-regexp("driver[.]sh'? (?:{{ prefixes | join("|") }})", Arguments) =?= true && (\
+(regexp("^(?:{{ prefixes | join("|") }})", SamgridToken) \
+|| regexp("driver[.]sh'? (?:{{ prefixes | join("|") }})", Arguments)) =?= true && (\
 {% for id in ids %}{{ " || " if not loop.first }}\
 {% set cluster, _, procs = id.partition(".") %}{% set first, _, last = procs.partition("-") %}\
 ClusterId == {{ cluster }}{% if procs %} && (ProcId ?: JobMaterializeNextProcId) >= {{ first }} \

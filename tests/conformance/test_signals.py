@@ -18,7 +18,10 @@ from batch_adapters.slurm import SLURM
 
 OK, TRANSIENT, PERMANENT, UNKNOWN = Answer.OK, Answer.TRANSIENT, Answer.PERMANENT, Answer.UNKNOWN
 SLURM_DOWN = "Unexpected message received for job 4_0\nslurm_suspend error: Unexpected message received\n"
-THEIRS = 'regexp("driver[.]sh\'? (?:k3f9zq2m)", Arguments) =?= true && (ClusterId == 7 || ClusterId == 8_1)'
+THEIRS = (
+    '(regexp("^(?:k3f9zq2m)", SamgridToken) || regexp("driver[.]sh\'? (?:k3f9zq2m)", Arguments)) =?= true'
+    " && (ClusterId == 7 || ClusterId == 8_1)"
+)
 SGE_DOWN = "error: commlib error: got select error (Connection refused)\n"
 
 

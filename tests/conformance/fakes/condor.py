@@ -134,7 +134,11 @@ def _ad(job: Job, columns: Sequence[str]) -> dict[str, object]:
 
 def _read_removal(arguments: Sequence[str]) -> Cancel:
     option, constraint = arguments
-    terms = re.fullmatch(r'regexp\("driver\[\.\]sh\'\? \(\?:([^"]+)\)", Arguments\) =\?= true && \((.+)\)', constraint)
+    terms = re.fullmatch(
+        r'\(regexp\("\^\(\?:([^"]+)\)", SamgridToken\)'
+        r' \|\| regexp\("driver\[\.\]sh\'\? \(\?:\1\)", Arguments\)\) =\?= true && \((.+)\)',
+        constraint,
+    )
     want(option == "-constraint" and terms is not None, f"arguments {arguments}")
     assert terms is not None
     procs = r"\(ProcId \?: JobMaterializeNextProcId\) >= (\d+) && \(ProcId \?: TotalSubmitProcs - 1\) <= (\d+)"

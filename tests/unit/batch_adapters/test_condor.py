@@ -267,7 +267,9 @@ def test_questions_and_cancellations_are_rendered() -> None:
     ids = CONDOR.naming.fold(["7.3", "8", "9.0", "9.1"])
     form = "ClusterId == {} && (ProcId ?: JobMaterializeNextProcId) >= {} && (ProcId ?: TotalSubmitProcs - 1) <= {}"
     wanted = f"ClusterId == 8 || {form.format(7, 3, 3)} || {form.format(9, 0, 1)}"
-    ours = f'regexp("driver[.]sh\'? (?:t-1|t-2)", Arguments) =?= true && ({wanted})'
+    token = 'regexp("^(?:t-1|t-2)", SamgridToken)'
+    arguments = 'regexp("driver[.]sh\'? (?:t-1|t-2)", Arguments)'
+    ours = f"({token} || {arguments}) =?= true && ({wanted})"
     assert render_argv(CONDOR.cancel, {"ids": ids, "prefixes": ["t-1", "t-2"]}) == ["condor_rm", "-constraint", ours]
     assert CONDOR.history is not None
     assert render_argv(CONDOR.history, {"token": "t-1"})[:3] == [

@@ -16,10 +16,10 @@ COUNT = 3
 """Local jobs of a grid job: an array of two, and one alone, where there are arrays."""
 
 
-def fail_one(site: Site, grid_job: str, index: int = 2, exit_code: int = 3) -> None:
+def fail_one(site: Site, grid_job: str) -> None:
     """One local job fails while the others run, and the account hears of it."""
     site.start()
-    site.end(exit_code, index)
+    site.end(3, 2)
     site.advance(SETTLE + 1)
     assert site.reconcile() == 0
 

@@ -209,9 +209,9 @@ class GramSite:
         shutil.chown(file, ACCOUNT, ACCOUNT)
         return file
 
-    def kill_job_managers(self, service_type: str = "samgrid") -> int:
-        """Kill GRAM's job managers of a type, as a power cut would; how many there were."""
-        pids = [pid for pid, command in _list_processes() if _is_manager(command, service_type)]
+    def kill_job_managers(self) -> int:
+        """Kill GRAM's job managers of ours, as a power cut would; how many there were."""
+        pids = [pid for pid, command in _list_processes() if _is_manager(command)]
         kill_all(pids)
         return len(pids)
 
@@ -302,6 +302,6 @@ def _serves_jobs(command: Sequence[str]) -> bool:
     return any("globus-job-manager-script" in word for word in command) and "samgrid" in command
 
 
-def _is_manager(command: Sequence[str], service_type: str) -> bool:
+def _is_manager(command: Sequence[str]) -> bool:
     is_manager = command[0].endswith("globus-job-manager")
-    return is_manager and command[command.index("-type") + 1 :][:1] == [service_type]
+    return is_manager and command[command.index("-type") + 1 :][:1] == ["samgrid"]

@@ -14,10 +14,8 @@ from tests.waiting import Gate, wait_until
 WAITING = "echo begun >output/begun; touch {0}/begun-$SAMGRID_INDEX; : <{0}/go"
 
 
-def submit_waiting(samgrid: Samgrid, marks: Path, count: int = 1) -> str:
-    job_id = samgrid.submit(
-        f"&(samgrid_type=command)(executable=/bin/sh)(count={count})(arguments=-c '{WAITING.format(marks)}')"
-    )
+def submit_waiting(samgrid: Samgrid, marks: Path) -> str:
+    job_id = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{WAITING.format(marks)}')")
     wait_until(lambda: (marks / "begun-1").exists())
     return job_id
 

@@ -15,7 +15,6 @@ from tests.conformance.fakes.dialect import Ask, Cancel, Reply, Say, Show, Submi
 
 PROGRAMS = ("condor_submit", "condor_q", "condor_history", "condor_rm", "condor_config_val")
 NAMES = ("condor", "htcondor", "schedd", *PROGRAMS)
-SHOWS_ENDED = False
 HAS_HISTORY = True
 
 _STATUS = {PENDING: 1, RUNNING: 2, CANCELLED: 3, LEAVING: 3, BROKEN: 3, ENDED: 4, HELD: 5, SUSPENDED: 7}

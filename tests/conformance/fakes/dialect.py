@@ -72,8 +72,6 @@ class Dialect(Protocol):
     """Its commands."""
     NAMES: Sequence[str]
     """Words that only messages about this batch system may have."""
-    SHOWS_ENDED: bool
-    """Its queue shows ended jobs for a while."""
     HAS_HISTORY: bool
     """Some command of it tells of ended jobs."""
 

@@ -11,7 +11,6 @@ from tests.conformance.fakes.dialect import Ask, Cancel, Options, Reply, Show, S
 
 PROGRAMS = ("samgrid-fork",)
 NAMES = ("samgrid-fork",)
-SHOWS_ENDED = True
 HAS_HISTORY = False
 
 _WORDS = {

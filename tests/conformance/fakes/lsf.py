@@ -12,7 +12,6 @@ from tests.conformance.fakes.dialect import Ask, Cancel, Options, Reply, Say, Sh
 
 PROGRAMS = ("bsub", "bjobs", "bkill", "bparams", "lsid")
 NAMES = ("lsf", "mbatchd", *PROGRAMS)
-SHOWS_ENDED = True
 HAS_HISTORY = False
 
 _STATES = {

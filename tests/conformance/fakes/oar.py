@@ -12,7 +12,6 @@ from tests.conformance.fakes.dialect import Ask, Cancel, Options, Reply, Say, Sh
 
 PROGRAMS = ("oarsub", "oarstat", "oardel")
 NAMES = ("oar", *PROGRAMS)
-SHOWS_ENDED = False
 HAS_HISTORY = True
 
 _LETTERS = {

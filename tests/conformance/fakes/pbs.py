@@ -15,7 +15,6 @@ from tests.conformance.fakes.dialect import Ask, Cancel, Options, Reply, Say, Sh
 
 PROGRAMS = ("qsub", "qstat", "qselect", "qdel")
 NAMES = ("pbs", "openpbs")
-SHOWS_ENDED = False
 HAS_HISTORY = True
 
 _LETTERS = {

@@ -15,7 +15,6 @@ from tests.conformance.fakes.dialect import Ask, Cancel, Options, Reply, Say, Sh
 
 PROGRAMS = ("qsub", "qstat", "qacct", "qdel", "qconf")
 NAMES = ("sge", "qmaster", "qacct", "qconf")
-SHOWS_ENDED = False
 HAS_HISTORY = True
 
 _STATES = {PENDING: "qw", HELD: "hqw", RUNNING: "r", SUSPENDED: "s", LEAVING: "dr"}

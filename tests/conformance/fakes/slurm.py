@@ -14,7 +14,6 @@ from tests.conformance.fakes.dialect import Ask, Cancel, Options, Reply, Say, Sh
 
 PROGRAMS = ("sbatch", "squeue", "sacct", "scancel", "scontrol")
 NAMES = ("slurm", "slurmctld", "slurmdbd", *PROGRAMS)
-SHOWS_ENDED = True
 HAS_HISTORY = True
 
 _STATES = {

@@ -15,7 +15,6 @@ from tests.conformance.fakes.dialect import Ask, Cancel, Options, Reply, Say, Sh
 
 PROGRAMS = pbs.PROGRAMS
 NAMES = ("torque", *pbs.NAMES)
-SHOWS_ENDED = True
 HAS_HISTORY = False
 local_id = pbs.local_id
 

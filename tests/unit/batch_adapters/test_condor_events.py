@@ -18,7 +18,6 @@ from tests.unit.batch_adapters.log_reading import collect_changes
 RECORDED = Path(__file__).parents[2] / "recorded" / "condor"
 CLASSIC = (RECORDED / "condor-EventLog-classic.log").read_bytes()
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
-HOST = b"<127.0.0.1:19618?addrs=127.0.0.1-19618&alias=127-0-0-1.lab&noUDP&sock="
 _END = re.compile(rb"(?<=\n\.\.\.\n)|(?<=\n\}\n)|(?<=\n</c>\n)")
 
 

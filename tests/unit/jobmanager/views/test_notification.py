@@ -89,8 +89,8 @@ def end(account: Account, job_id: str = JOB, state: State = State.DONE, when: fl
     change(account, lambda job: job.end(state, when), job_id)
 
 
-def read_log(account: Account, job_id: str = JOB) -> str:
-    return account.places.log(job_id).read_text()
+def read_log(account: Account) -> str:
+    return account.places.log(JOB).read_text()
 
 
 # --- ends

@@ -36,8 +36,8 @@ _COURSES = st.builds(
 )
 
 
-def generate(done: int = 250, total: int = 1000, local_jobs: int = 4, begun: int = 100, changed: int = 200) -> PhaseSum:
-    return PhaseSum("generate", "events", done, total, local_jobs, begun, changed)
+def generate(done: int = 250, total: int = 1000, local_jobs: int = 4, changed: int = 200) -> PhaseSum:
+    return PhaseSum("generate", "events", done, total, local_jobs, 100, changed)
 
 
 HELD = Blocked(2, 7, "held\nby x", "release 7_1")

@@ -18,9 +18,9 @@ from batch_adapters.states import State
 from jobmanager import read_version
 from jobmanager.commands import cli
 from jobmanager.database.database import Database
-from jobmanager.database.grid_job import GridJob
 from tests.conftest import end_processes_of, find_monitor, processes_of
 from tests.samgrid import LAUNCH, Samgrid
+from tests.unit.grid_jobs import make_grid_job, put
 from tests.waiting import SECONDS, wait_until
 
 HELP = {
@@ -85,13 +85,10 @@ def add_grid_jobs(samgrid: Samgrid, *job_ids: str, have_ended: bool = True) -> N
     samgrid.state.mkdir(mode=0o700)
     database = Database(samgrid.state / "jobs.db")
     for job_id in job_ids:
-        job = GridJob.new(job_id, "command", "physicist", "fork", 1000)
-        job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
-        job.put_slices(1, None, 1)
+        job = make_grid_job(job_id)
         if have_ended:
             job.end(State.FAILED, 2000)
-        with database.transaction():
-            database.grid_jobs.put(job)
+        put(database, job)
     database.close()
 
 

@@ -17,13 +17,13 @@ from batch_adapters.naming import Naming
 from batch_adapters.running import commands as running
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import put_local_jobs
 from jobmanager.states.driver_status import status_file
 from sandbox.driver import LocalJobEntry, render_table
 from tests.clocks import set_clock
+from tests.unit.grid_jobs import make_grid_job
 
 GRID_JOB = "abcdefgh"
 TOKEN = f"{GRID_JOB}-1"
@@ -149,10 +149,8 @@ class ToySystem:
 
     def add(self, ids: Iterable[str | None], state: State = State.PENDING, token: str | None = TOKEN) -> None:
         """A grid job with a local job for each id, all under one token; None: its submission is in doubt."""
-        job = GridJob.new(GRID_JOB, "command", "physicist", "toy", self.now)
-        job.put_request([("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
         local_jobs = [self._make(index, local_id, state, token) for index, local_id in enumerate(ids, 1)]
-        job.put_slices(len(local_jobs), None, 1)
+        job = make_grid_job(GRID_JOB, len(local_jobs), batch="toy", submitted=self.now)
         with self.database.transaction():
             self.database.grid_jobs.put(job)
             put_local_jobs(self.database, GRID_JOB, local_jobs)

@@ -23,7 +23,7 @@ from jobmanager.control.removal import find_ended_before
 from jobmanager.control.resubmission import UnknownRequest, plan_recovery
 from jobmanager.database.database import DamagedDocument, Database, OpenGridJob
 from jobmanager.database.documents import InvalidDocument
-from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.database.grid_job import GramOrigin
 from jobmanager.database.local_job import LocalJob
 from jobmanager.gram.answers import answer_file
 from jobmanager.gram.reports import GramEvents
@@ -39,6 +39,7 @@ from jobmanager.states.program_reports import read_reports
 from jobmanager.states.reconciliation import find_orphans
 from jobmanager.states.registration import apply_events
 from jobmanager.states.transitions import apply_status
+from tests.unit.grid_jobs import make_grid_job, put, put_local_jobs
 from tests.waiting import SECONDS
 
 SICK, WELL = "aaaaaaaa", "bbbbbbbb"
@@ -48,9 +49,7 @@ DETECTOR = "<détecteur xmlns='https://experiment.org/' größe='ü'>é</détect
 
 def put_grid_job(account: Account, job_id: str, state: State = State.ACTIVE, origin: bool = False) -> None:
     """A grid job of two local jobs in that state, on fork."""
-    job = GridJob.new(job_id, "command", "ada", "fork", time.time() - 100)
-    job.put_request([("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
-    job.put_slices(2, None, 1)
+    job = make_grid_job(job_id, 2, owner="ada", submitted=time.time() - 100)
     job.state = state
     if origin:
         job.put_origin(GramOrigin(job_id, "https://h/", "/dev/null", "/dev/null", False))
@@ -59,9 +58,7 @@ def put_grid_job(account: Account, job_id: str, state: State = State.ACTIVE, ori
         local_job.intend(f"{job_id}-1", time.time())
         local_job.register(f"{job_id}-1.{local_job.index}", "", time.time())
         local_job.state = state
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(job_id, local_jobs)
+    put(account.database, job, local_jobs)
     account.places.reports(job_id).mkdir(parents=True)
 
 
@@ -149,8 +146,7 @@ def test_a_document_that_was_mended_ends_the_quarantine(
     damage(account.database, "local_job")
     monitor._apply("fork", [Event(int(time.time()), f"{SICK}-1.2", State.FAILED, 1)])
     assert SICK in account.database.quarantine.list()
-    with account.database.transaction():
-        account.database.local_jobs.put(SICK, [job])
+    put_local_jobs(account.database, SICK, job)
     monitor._due.clear()
     monitor._work()
     assert not account.database.quarantine.list()

@@ -20,6 +20,7 @@ from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, limiter_file
 from jobmanager.site.places import StatePlaces
 from tests.extras import Later, need
+from tests.unit.grid_jobs import changing, put_local_jobs
 from tests.unit.jobmanager.checks.fake_monitor import monitor_that_says
 from tests.unit.jobmanager.views.test_usage import DAY, A, B, C, Part, put_grid_job
 from tests.unit.traps import TRAPS
@@ -59,10 +60,8 @@ def end_grid_job(account: Account, job_id: str) -> None:
 
 
 def change_local_job(account: Account, job_id: str, index: int, change: str) -> None:
-    with account.database.transaction():
-        job = account.database.local_jobs.get(job_id, index)
+    with changing(account.database, job_id, index) as job:
         getattr(job, change)()
-        account.database.local_jobs.put(job_id, [job])
 
 
 def test_every_metric_is_in_the_documentation_and_nothing_else_is() -> None:
@@ -134,8 +133,7 @@ def test_ends_never_go_down_whatever_is_tried_again_ends_or_is_removed(account: 
     assert positive(ends(account)) == {}, "what is known of them may change"
     change_local_job(account, A, 3, "begin_attempt")
     assert positive(ends(account)) == {failed: 1}
-    with account.database.transaction():
-        account.database.local_jobs.put(A, [LocalJob.new(5, "slurm", None)])
+    put_local_jobs(account.database, A, LocalJob.new(5, "slurm", None))
     end_grid_job(account, A)
     settled = {
         labels(batch="slurm", outcome="succeeded", cause=""): 1,
@@ -166,8 +164,7 @@ def test_the_eldest_unsubmitted_waits_since_its_request_or_since_its_last_attemp
     assert scrape(account)["samgrid_oldest_unsubmitted_timestamp_seconds"] == {labels(): CAME}
     end_grid_job(account, B)
     assert eldest() == CAME + 70
-    with database.transaction():
-        database.local_jobs.put(A, [LocalJob.new(2, "slurm", None)])
+    put_local_jobs(database, A, LocalJob.new(2, "slurm", None))
     assert eldest() == CAME
     end_grid_job(account, A)
     assert eldest() is None

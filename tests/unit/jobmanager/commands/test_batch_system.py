@@ -9,10 +9,10 @@ import pytest
 
 from batch_adapters.states import State
 from jobmanager.commands import batch_system as batch_commands
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
 from tests.unit.batch_program import SILENT, BatchProgram, use
+from tests.unit.grid_jobs import make_grid_job, put
 
 ENDED, ALIVE = "aaaaaaaa", "bbbbbbbb"
 
@@ -33,17 +33,13 @@ def fake(account: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatc
 
 
 def add(account: Account, job_id: str, array: str, state: State, batch: str = "fake") -> None:
-    job = GridJob.new(job_id, "command", "physicist", batch, 1000)
-    job.put_request([("executable", ("/bin/true",))], Path("/"))
-    job.put_slices(1, None, 1)
+    job = make_grid_job(job_id, batch=batch)
     job.state = state
     local_job = LocalJob.new(1, batch, None)
     local_job.intend(f"{job_id}-1", 1000)
     local_job.register(f"{array}.1", array, 1000)
     local_job.state = state
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(job_id, [local_job])
+    put(account.database, job, [local_job])
 
 
 def orphans(*tokens: str, reap: bool = False) -> int:

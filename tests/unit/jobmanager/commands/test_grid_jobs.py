@@ -21,6 +21,7 @@ from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account, find_outage, limiter_file
 from jobmanager.views.grid_jobs import STATUS_SCHEMA, GridJobList, render_delays
 from sandbox.status import PhaseStatus
+from tests.unit.grid_jobs import make_grid_job, make_whole, put, put_local_jobs
 
 OPEN, OTHER, ENDED = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 
@@ -33,15 +34,12 @@ def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
         (OTHER, "fork", State.ACTIVE),
         (ENDED, "slurm", State.DONE),
     ):
-        job = GridJob.new(job_id, "command", "physicist", batch, 1000)
-        job.put_request([("executable", ("/bin/true",))], Path("/"))
-        job.put_slices(1, None, 1)
+        job = make_grid_job(job_id, batch=batch)
         if state.is_final:
             job.end(state, 2000)
         else:
             job.state = state
-        with account.database.transaction():
-            account.database.grid_jobs.put(job)
+        put(account.database, job)
     monkeypatch.setattr(commands, "account_of", lambda options: account)
     problems = f"monitor: no answer\n{OPEN}: submit: no room\n"
     monkeypatch.setattr("jobmanager.monitor.client.ask_monitor", lambda account: problems)
@@ -185,8 +183,7 @@ def test_json_is_as_its_published_schema_says_and_leaves_nothing_out(
     account.database.grid_jobs.change(OPEN, lambda job: job.put_problem("disk full", 2000))
     local_job = LocalJob.new(1, "slurm", None)
     local_job.put_phases([PhaseStatus("tea", 2, 3, "cups")], 2000)
-    with account.database.transaction():
-        account.database.local_jobs.put(OPEN, [local_job])
+    put_local_jobs(account.database, OPEN, local_job)
     status(form="json")
     rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
     for job_id in (None, OPEN, ENDED):
@@ -212,8 +209,7 @@ def test_with_an_id_a_state_lists_its_local_jobs(account: Account, capsys: pytes
         Cause.EXIT_CODE,
         "code 3",
     )
-    with account.database.transaction():
-        account.database.local_jobs.put(OPEN, jobs)
+    put_local_jobs(account.database, OPEN, *jobs)
     listed = {}
     for state in ("done", "failed", "cancelled", "unsubmitted"):
         assert cli.main(["status", OPEN, "--state", state]) == 0
@@ -246,8 +242,7 @@ def test_a_cancel_says_what_it_waits_for(
 ) -> None:
     job = LocalJob.new(1, "slurm", None)
     job.state = State.ACTIVE
-    with account.database.transaction():
-        account.database.local_jobs.put(OPEN, [job])
+    put_local_jobs(account.database, OPEN, job)
     account.database.grid_jobs.change(OPEN, lambda job: job.cancel(2000, "enough"))
     status(OPEN)
     assert re.search(r"\ncancel +waits for the end of 1 local job\n", capsys.readouterr().out)
@@ -279,8 +274,7 @@ def test_what_blocks_is_shown_in_the_list_of_one_and_of_its_local_jobs(
     full, ending = LocalJob.new(2, "slurm", None), LocalJob.new(3, "slurm", None)
     full.state, full.reason = State.ACTIVE, "output waits for room: No space left on device"
     ending.state, ending.reason = State.ACTIVE, "no scratch folder"
-    with account.database.transaction():
-        account.database.local_jobs.put(OPEN, [held, full, ending])
+    put_local_jobs(account.database, OPEN, held, full, ending)
     shown = []
     for words in ([], [OPEN], [OPEN, "--state", "pending"], ["--format", "json"]):
         assert cli.main(["status", *words]) == 0
@@ -305,12 +299,9 @@ def test_of_what_has_ended_is_said_when_and_that_nothing_comes_any_more(
     account: Account, capsys: pytest.CaptureFixture[str]
 ) -> None:
     account.database.grid_jobs.change(ENDED, lambda job: job.end(State.DONE, 2000))
-    whole = GridJob.new("dddddddd", "structured", "physicist", "slurm", 1000)
-    whole.put_request([], Path("/"))
-    whole.put_steps(["first"])
+    whole = make_whole("dddddddd", "first")
     whole.end(State.FAILED, 2000)
-    with account.database.transaction():
-        account.database.grid_jobs.put(whole)
+    put(account.database, whole)
     shown = []
     for job_id in (ENDED, whole.job_id):
         assert cli.main(["status", job_id]) == 0
@@ -342,8 +333,7 @@ def test_as_xml_the_list_is_what_the_schema_allows(
     be_silent(account)
     local = LocalJob.new(1, "slurm", None)
     local.state, local.outcome = State.DONE, Outcome.FAILED
-    with account.database.transaction():
-        account.database.local_jobs.put(OPEN, [local])
+    put_local_jobs(account.database, OPEN, local)
     status(form="xml")
     root = etree.fromstring(capsys.readouterr().out)
     load_schema().assertValid(root)

@@ -36,6 +36,7 @@ from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.states.registration import apply_events
 from jobmanager.views.outputs import render_output
 from sandbox.files import TarLimits, remove_folder
+from tests.unit.grid_jobs import make_grid_job, put, put_local_jobs
 from tests.unit.toy_system import GRID_JOB, LAG, NOW, TOKEN, ToySystem
 from tests.unit.traps import TRAPS
 
@@ -709,11 +710,7 @@ def read_own(toy: ToySystem, name: str) -> bytes:
 
 def test_the_tar_has_the_log_and_the_document_as_it_will_be(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(toy, "17")
-    other = GridJob.new("aaaaaaaa", "command", "physicist", "toy", NOW)
-    other.put_request([("samgrid_type", ("command",))], Path("/"))
-    other.put_slices(1, None, 1)
-    with toy.database.transaction():
-        toy.database.grid_jobs.put(other)
+    put(toy.database, make_grid_job("aaaaaaaa", batch="toy", submitted=NOW))
     toy.database.grid_jobs.change(GRID_JOB, lambda job: job.put_problem("the disk was full", NOW))
     toy.account.places.log(GRID_JOB).write_bytes(b"what happened\nand more than fits\n")
     monkeypatch.setattr(collection, "_LONGEST_LOG", 14)
@@ -891,8 +888,7 @@ def test_a_large_grid_job_is_tried_again_some_local_jobs_at_a_time(toy: ToySyste
 
 def test_a_large_grid_job_is_cancelled_some_local_jobs_at_a_time(toy: ToySystem, few_at_once: list[int]) -> None:
     toy.add([*(f"17_{number}" for number in range(1, 6))])
-    with toy.database.transaction():
-        toy.database.local_jobs.put(GRID_JOB, [LocalJob.new(number, "toy", None) for number in range(6, 11)])
+    put_local_jobs(toy.database, GRID_JOB, *[LocalJob.new(number, "toy", None) for number in range(6, 11)])
     few_at_once.clear()
     cancel_local_jobs(toy.account, GRID_JOB)
     assert max(few_at_once) == 2

@@ -15,6 +15,7 @@ from jobmanager.completion.delivery import deliver_outputs
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
+from tests.unit.grid_jobs import put_local_jobs
 
 JOB, OTHER = "aaaaaaaa", "bbbbbbbb"
 TOKEN_ID = "t-1.1"
@@ -229,8 +230,7 @@ def test_gram_gets_a_report_and_the_reasons_of_the_first_that_failed(
     jobs[0].state, jobs[0].outcome, jobs[0].reason = State.DONE, Outcome.SUCCEEDED, None
     jobs[1].register("t-1.2", "", 1_795_219_187)
     jobs[1].state = State.FAILED
-    with account.database.transaction():
-        account.database.local_jobs.put(JOB, jobs)
+    put_local_jobs(account.database, JOB, *jobs)
     monkeypatch.setattr(type(account.places), "output", lambda places, job_id: Path(f"/raw\udcff/{job_id}"))
     assert deliver(account) == ""
     report = f"grid job {JOB} (command): 1 of 4 local jobs succeeded\nname: Zürich\noutput: /raw\udcff/{JOB}\n"

@@ -14,10 +14,11 @@ from jobmanager.commands import cli
 from jobmanager.control import accounting, removal
 from jobmanager.control.accounting import RecordFormat, write_records
 from jobmanager.control.removal import remove_grid_job
-from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.database.grid_job import GramOrigin
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account, open_account
 from sandbox.files import locked
+from tests.unit.grid_jobs import make_grid_job, put
 
 A, B, C = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 DAY = 86_400
@@ -56,16 +57,13 @@ class Ran:
 
 def put_grid_job(account: Account, job_id: str, *jobs: list[Ran], cores: int = 1, subject: str = "") -> None:
     """A grid job that has ended, with the attempts at each local job."""
-    job = GridJob.new(job_id, "command", "ada", "slurm", NOVEMBER)
-    job.put_request([("cores", [str(cores)])] if cores > 1 else [], Path("/"))
-    job.put_slices(len(jobs), None, 1)
+    request = [("cores", [str(cores)])] if cores > 1 else []
+    job = make_grid_job(job_id, len(jobs), request=request, owner="ada", batch="slurm", submitted=NOVEMBER)
     if subject:
         job.put_origin(GramOrigin(job_id, "https://h/", "/dev/null", "/dev/null", False, subject))
         job.reported, job.reported_time = State.DONE, NOVEMBER
     job.end(State.DONE, NOVEMBER)
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(job_id, [make(index, ran) for index, ran in enumerate(jobs, 1)])
+    put(account.database, job, [make(index, ran) for index, ran in enumerate(jobs, 1)])
 
 
 def make(index: int, attempts: list[Ran]) -> LocalJob:

@@ -20,12 +20,12 @@ from jobmanager.control.backup import BackupError, write_backup
 from jobmanager.control.removal import remove_grid_job
 from jobmanager.control.restoring import OpenJobs, restore
 from jobmanager.database.database import LAYOUT, Database, DatabaseError
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Outcome
 from jobmanager.site.account import Account
 from jobmanager.site.places import StatePlaces
 from sandbox.files import MAX_DEPTH, take_lock
 from tests.conftest import file_size_limit
+from tests.unit.grid_jobs import make_whole, put, put_local_jobs
 from tests.unit.jobmanager.control.test_removal import A, B, C, put_grid_job, put_whole
 from tests.unit.traps import TRAPS
 
@@ -420,15 +420,9 @@ def test_a_whole_is_followed_where_its_last_step_has_begun(account: Account, fil
     put_grid_job(account, A, ended=None)
     job = account.database.local_jobs.get(A, 1)
     job.token, job.local_id, job.state = f"{A}-1", f"{A}-1.1", State.ACTIVE
-    with account.database.transaction():
-        account.database.local_jobs.put(A, [job])
+    put_local_jobs(account.database, A, job)
     put_whole(account, B, A, ended=None)
-    more = GridJob.new(C, "structured", "ada", "fork", 0)
-    more.put_request([], Path("/"))
-    more.put_steps(["production", "merge"])
-    more.begin_step("production", A)
-    with account.database.transaction():
-        account.database.grid_jobs.put(more)
+    put(account.database, make_whole(C, "production", "merge", production=A))
     write_backup(account, file)
     account.database.close()
     shutil.rmtree(account.places.root)

@@ -11,8 +11,9 @@ import pytest
 from batch_adapters.states import State
 from jobmanager.control import cancel_requests
 from jobmanager.control.cancel_requests import cancel_withdrawn, forget_withdrawal, hold_back, request_cancel
-from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.database.grid_job import GramOrigin
 from jobmanager.site.account import Account
+from tests.unit.grid_jobs import make_grid_job, put
 
 JOB, UNIQID = "aaaaaaaa", "1737.3521.30"
 
@@ -43,12 +44,9 @@ def set_age(mark: Path, age: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def accept(account: Account) -> None:
-    job = GridJob.new(JOB, "command", "physicist", "fork", time.time())
-    job.put_request([("samgrid_type", ("command",))], Path("/"))
-    job.put_slices(1, None, 1)
+    job = make_grid_job(JOB, submitted=time.time())
     job.put_origin(GramOrigin(UNIQID, "https://localhost/1/2/", "/dev/null", "/dev/null", is_plain=True))
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
+    put(account.database, job)
 
 
 @pytest.mark.parametrize(("by", "is_wanted"), [(None, True), ("us", False)])

@@ -28,6 +28,7 @@ from jobmanager.monitor.worker import do_task
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
 from sandbox.status import PhaseStatus
+from tests.unit.grid_jobs import make_grid_job, make_whole, put
 from tests.unit.toy_system import GRID_JOB, ToySystem
 
 A, B, C = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -35,9 +36,7 @@ A, B, C = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 
 def put_grid_job(account: Account, job_id: str = A, ended: float | None = 0, told: float | None = None) -> GridJob:
     """A grid job with files; of GRAM's where ``told`` says when it was told the end (0: never)."""
-    job = GridJob.new(job_id, "command", "ada", "fork", 0)
-    job.put_request([], Path("/"))
-    job.put_slices(1, None, 1)
+    job = make_grid_job(job_id, owner="ada", submitted=0)
     if told is not None:
         job.put_origin(GramOrigin(job_id, "https://h/", "/dev/null", "/dev/null", False))
     if ended is not None:
@@ -46,9 +45,7 @@ def put_grid_job(account: Account, job_id: str = A, ended: float | None = 0, tol
         job.reported, job.reported_time = State.DONE, int(told)
     local_job = LocalJob.new(1, "fork", None)
     local_job.put_phases([PhaseStatus("generator", 1, 2)], 0)
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(job_id, [local_job])
+    put(account.database, job, [local_job])
     return job
 
 
@@ -139,14 +136,11 @@ def test_what_an_open_grid_job_repeats_stays(account: Account, monkeypatch: pyte
 
 
 def put_whole(account: Account, job_id: str, step: str, ended: float | None = 0) -> None:
-    whole = GridJob.new(job_id, "structured", "ada", "fork", 0)
-    whole.put_request([], Path("/"))
-    whole.put_steps(["production"])
+    whole = make_whole(job_id, "production")
     if ended is not None:
         whole.end(State.DONE, ended)
     whole.begin_step("production", step)
-    with account.database.transaction():
-        account.database.grid_jobs.put(whole)
+    put(account.database, whole)
 
 
 def test_a_step_goes_with_its_whole_only(account: Account) -> None:

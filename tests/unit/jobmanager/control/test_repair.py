@@ -4,7 +4,6 @@ import sqlite3
 import tarfile
 import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from jobmanager.commands import cli
 from jobmanager.control.removal import remove_grid_job
 from jobmanager.control.repair import rebuild_grid_job
 from jobmanager.database.database import Database
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor.worker import do_task
 from jobmanager.site.account import Account
@@ -21,6 +19,7 @@ from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import status_file
 from jobmanager.states.registration import apply_events
 from sandbox.status import PhaseStatus
+from tests.unit.grid_jobs import changing, make_whole, put, put_local_jobs
 from tests.unit.jobmanager.test_damaged_documents import SICK, WELL, damage, put_grid_job
 
 
@@ -43,10 +42,8 @@ def tables(account: Account) -> list[list[tuple[object, ...]]]:
 
 
 def test_columns_become_what_the_documents_say(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
-    with account.database.transaction():
-        job = account.database.local_jobs.get(WELL, 1)
+    with changing(account.database, WELL) as job:
         job.put_phases([PhaseStatus("generate", 1, 2)], time.time())
-        account.database.local_jobs.put(WELL, [job])
     before = tables(account)
     with account.database.transaction():
         for sql in (
@@ -138,8 +135,7 @@ def test_a_grid_job_whose_request_is_lost_is_collected_and_removed(
 
 
 def test_what_was_not_submitted_is_given_up_where_the_request_is_lost(account: Account) -> None:
-    with account.database.transaction():
-        account.database.local_jobs.put(SICK, [LocalJob.new(3, "fork", None)])
+    put_local_jobs(account.database, SICK, LocalJob.new(3, "fork", None))
     damage(account.database, "grid_job")
     assert run(account) == 0
     job = account.database.grid_jobs.get(SICK)
@@ -148,13 +144,9 @@ def test_what_was_not_submitted_is_given_up_where_the_request_is_lost(account: A
 
 
 def test_what_the_tables_tell_of_steps_and_of_a_cancel_is_kept(account: Account) -> None:
-    whole = GridJob.new("cccccccc", "structured", "ada", "fork", 100)
-    whole.put_request([], Path("/"))
-    whole.put_steps(["production", "merge"])
-    whole.begin_step("production", SICK)
+    whole = make_whole("cccccccc", "production", "merge", production=SICK)
     whole.cancel(200, "wanted")
-    with account.database.transaction():
-        account.database.grid_jobs.put(whole)
+    put(account.database, whole)
     for job_id in (whole.job_id, SICK):
         damage(account.database, "grid_job", job_id)
     assert run(account) == 0

@@ -31,6 +31,7 @@ from jobmanager.states.registration import apply_events, create_local_jobs, regi
 from jobmanager.states.transitions import apply_driver_status
 from jobmanager.submission.submit import write_intent
 from sandbox.status import MAX_PHASES, DriverStatus, PhaseStatus
+from tests.unit.grid_jobs import changing, make_grid_job, put, put_local_jobs
 
 
 @pytest.fixture
@@ -41,13 +42,9 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def add(database: Database, job_id: str, count: int = 2, state: State = State.UNSUBMITTED) -> None:
-    job = GridJob.new(job_id, "command", "physicist", "fork", 1000)
-    job.put_request([("executable", ("/bin/true",)), ("arguments", ("a", ("b", "c")))], Path("/tmp"))
-    job.put_slices(count, None, 1)
+    job = make_grid_job(job_id, count, request=[("executable", ("/bin/true",)), ("arguments", ("a", ("b", "c")))])
     job.state = state
-    with database.transaction():
-        database.grid_jobs.put(job)
-        database.local_jobs.put(job_id, [LocalJob.new(index, "fork", None) for index in range(1, count + 1)])
+    put(database, job, [LocalJob.new(index, "fork", None) for index in range(1, count + 1)])
 
 
 def submit(database: Database, job_id: str, count: int) -> None:
@@ -197,11 +194,7 @@ def test_a_request_reads_back_as_it_was(database: Database) -> None:
         "\x01\x7f",
         ("a", ("b",), ()),
     )
-    job = GridJob.new("aaaaaaaa", "command", "physicist", "fork", 1000)
-    job.put_request([("arguments", values)], Path("/tmp"))
-    job.put_slices(1, None, 1)
-    with database.transaction():
-        database.grid_jobs.put(job)
+    put(database, make_grid_job("aaaaaaaa", request=[("arguments", values)]))
     assert database.grid_jobs.get("aaaaaaaa").request() == [("arguments", values)]
 
 
@@ -234,26 +227,6 @@ def test_an_exception_in_a_transaction_leaves_nothing(database: Database) -> Non
     assert database.events.generator_time("fork") is None
 
 
-@pytest.mark.parametrize(
-    ("prefix", "found"), [("abcd1", "abcd1111"), ("abcd2222", "abcd2222"), ("b", "bbbbbbbb")], ids=str
-)
-def test_ids_may_be_shortened(database: Database, prefix: str, found: str) -> None:
-    for job_id in ("abcd1111", "abcd2222", "bbbbbbbb"):
-        add(database, job_id)
-    assert database.grid_jobs.find(prefix) == found
-
-
-@pytest.mark.parametrize(
-    ("prefix", "message"),
-    [("abcd", "more than one.*: give more of the id$"), ("zzz", "no grid job"), ("", "no grid job")],
-)
-def test_an_id_that_fits_none_or_several_is_an_error(database: Database, prefix: str, message: str) -> None:
-    for job_id in ("abcd1111", "abcd2222"):
-        add(database, job_id)
-    with pytest.raises(UnknownJob, match=message):
-        database.grid_jobs.find(prefix)
-
-
 @pytest.fixture
 def named(database: Database) -> Database:
     """Grid jobs with names, two of them the same, others that look like ids."""
@@ -267,7 +240,7 @@ def named(database: Database) -> Database:
 
 @pytest.mark.parametrize(
     ("word", "found"),
-    [("tune 8", "abcd2222"), ("abcd1111", "abcd1111"), ("b", "cccccccc"), ("bb", "bbbbbbbb"), ("c", "cccccccc")],
+    [("tune 8", "abcd2222"), ("abcd1111", "abcd1111"), ("abcd1", "abcd1111"), ("b", "cccccccc"), ("bb", "bbbbbbbb")],
     ids=str,
 )
 def test_a_grid_job_is_found_by_its_name_but_a_whole_id_comes_first(named: Database, word: str, found: str) -> None:
@@ -280,6 +253,8 @@ def test_a_grid_job_is_found_by_its_name_but_a_whole_id_comes_first(named: Datab
         ("tune 7", r"more than one grid job \(abcd1111, dddddddd\): use an id$"),
         ("abcd", r"more than one grid job \(abcd1111, abcd2222\): give more of the id$"),
         ("tune", "no grid job has the name"),
+        ("zzz", "no grid job has the name"),
+        ("", "no grid job has the name"),
         ("tune*", "no grid job has the name"),
         ("tune 8\n", "no grid job"),
         ("abcd1111/3", "an id that begins with it: samgrid explain and samgrid log take local jobs$"),
@@ -351,13 +326,6 @@ def test_an_overview_shows_no_local_job_under_way_of_a_grid_job_that_has_ended(
     monkeypatch.setattr(database._store, "query", end_after_the_first_query)
     (row,) = database.grid_jobs.overview()
     assert not (row.state == "done" and row.counts.get("unsubmitted"))
-
-
-def test_the_overview_counts_local_jobs_by_state(database: Database) -> None:
-    add(database, "aaaaaaaa", 5)
-    submit(database, "aaaaaaaa", 3)
-    (row,) = database.grid_jobs.overview()
-    assert (row.id, row.counts) == ("aaaaaaaa", {"pending": 3, "unsubmitted": 2})
 
 
 def test_an_event_before_its_id_is_known_waits_for_it(database: Database) -> None:
@@ -444,10 +412,8 @@ def test_a_new_token_is_higher_than_all_before(database: Database) -> None:
     for _ in range(38):
         write_intent(database, "aaaaaaaa", 1)
     assert database.local_jobs.last_token("aaaaaaaa") == "aaaaaaaa-12"
-    with database.transaction():
-        forgotten = database.local_jobs.get("aaaaaaaa", 2)
+    with changing(database, "aaaaaaaa", 2) as forgotten:
         forgotten.forget_intent()
-        database.local_jobs.put("aaaaaaaa", [forgotten])
     intent = write_intent(database, "aaaaaaaa", 1)
     assert intent is not None
     assert (intent.token, intent.indexes) == ("aaaaaaaa-13", [2])
@@ -455,10 +421,8 @@ def test_a_new_token_is_higher_than_all_before(database: Database) -> None:
 
 def test_an_intent_passes_over_gaps(database: Database) -> None:
     add(database, "aaaaaaaa", 6)
-    with database.transaction():
-        third = database.local_jobs.get("aaaaaaaa", 3)
+    with changing(database, "aaaaaaaa", 3) as third:
         third.intend("aaaaaaaa-1", 1000)
-        database.local_jobs.put("aaaaaaaa", [third])
     intents = [write_intent(database, "aaaaaaaa", 4) for _ in range(3)]
     assert [intent and (intent.token, intent.indexes) for intent in intents] == [
         ("aaaaaaaa-2", [1, 2, 4, 5]), ("aaaaaaaa-3", [6]), None,
@@ -508,11 +472,9 @@ def test_events_and_the_generators_time_are_committed_together(database: Databas
 def test_an_id_that_comes_again_means_the_job_submitted_last(database: Database) -> None:
     for job_id in ("aaaaaaaa", "bbbbbbbb"):
         add(database, job_id, 1)
-        with database.transaction():
-            job = database.local_jobs.get(job_id, 1)
+        with changing(database, job_id) as job:
             job.intend(f"{job_id}-1", 1000)
             job.register("77", "", 1000 if job_id == "aaaaaaaa" else 2000)
-            database.local_jobs.put(job_id, [job])
     apply_events(database, "fork", [Event(2001, "77", State.ACTIVE)])
     assert database.local_jobs.get("aaaaaaaa", 1).state is State.PENDING
     assert database.local_jobs.get("bbbbbbbb", 1).state is State.ACTIVE
@@ -565,19 +527,16 @@ def test_the_lines_of_local_jobs_are_what_their_documents_say(database: Database
 def test_a_large_grid_job_is_made_some_local_jobs_at_a_time(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes, put = [], LocalJobs.put
+    sizes, write = [], LocalJobs.put
 
     def note(self: LocalJobs, identity: str, jobs: Sequence[LocalJob]) -> None:
         sizes.append(len(jobs))
-        put(self, identity, jobs)
+        write(self, identity, jobs)
 
+    job = make_grid_job("aaaaaaaa", 5)
+    put(database, job)
     monkeypatch.setattr("jobmanager.states.changes.AT_ONCE", 2)
     monkeypatch.setattr(LocalJobs, "put", note)
-    job = GridJob.new("aaaaaaaa", "command", "physicist", "fork", 1000)
-    job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
-    job.put_slices(5, None, 1)
-    with database.transaction():
-        database.grid_jobs.put(job)
     create_local_jobs(database, job, (PlannedJob(number, 5) for number in range(1, 6)))
     assert sizes == [2, 2, 1]
     assert database.local_jobs.count("aaaaaaaa") == {State.UNSUBMITTED: 5}
@@ -589,10 +548,8 @@ def test_all_lines_come_though_few_are_read_at_once(database: Database, monkeypa
     add(database, "bbbbbbbb", 1)
     submit(database, "aaaaaaaa", 4)
     apply_events(database, "fork", [Event(2060, "aaaaaaaa-1.2", State.DONE, 3)])
-    with database.transaction():
-        third = database.local_jobs.get("aaaaaaaa", 3)
+    with changing(database, "aaaaaaaa", 3) as third:
         third.put_lost(["output/a: Permission denied"])
-        database.local_jobs.put("aaaaaaaa", [third])
     local_jobs = database.local_jobs
     assert [line.index for line in local_jobs.lines("aaaaaaaa")] == [1, 2, 3, 4, 5]
     assert [lost for _, lost in local_jobs.ends("aaaaaaaa")] == [(), (), ("output/a: Permission denied",), (), ()]
@@ -608,11 +565,9 @@ def test_all_lines_come_though_few_are_read_at_once(database: Database, monkeypa
 def tell(
     database: Database, job_id: str, number: int, phases: list[PhaseStatus], now: int, state: State | None = None
 ) -> None:
-    with database.transaction():
-        job = database.local_jobs.get(job_id, number)
+    with changing(database, job_id, number) as job:
         job.state = state or State.ACTIVE
         job.put_phases(phases, now)
-        database.local_jobs.put(job_id, [job])
 
 
 def test_phases_are_summed_over_the_local_jobs_that_have_told_them(database: Database) -> None:
@@ -672,8 +627,7 @@ def test_a_phase_keeps_the_files_that_it_has_named(database: Database) -> None:
     job.put_phases([PhaseStatus("reco", 1, 2, "events", ("a.root", "b.root"))], 1000)
     # As a line on stdout tells it.
     job.put_phases([PhaseStatus("reco", 2, 2, "events")], 1001)
-    with database.transaction():
-        database.local_jobs.put("aaaaaaaa", [job])
+    put_local_jobs(database, "aaaaaaaa", job)
     (kept,) = database.local_jobs.all_of("aaaaaaaa")
     assert kept.phases() == [PhaseStatus("reco", 2, 2, "events", ("a.root", "b.root"))]
 
@@ -793,12 +747,12 @@ def test_counts_are_what_there_is_whatever_is_done(database: Database) -> None:
         database.local_jobs.put("aaaaaaaa", [LocalJob.new(1, "fork", None)])
         raise InterruptedError
     assert check() == {State.UNSUBMITTED: 1, State.PENDING: 2, State.DONE: 2}
-    (row,) = database.grid_jobs.overview("aaaaaaaa")
-    assert row.counts == {"unsubmitted": 1, "pending": 2, "done": 2}
-    with database.transaction():
-        job = database.local_jobs.get("aaaaaaaa", 3)
+    assert [row.counts for row in database.grid_jobs.overview()] == [
+        {"unsubmitted": 1, "pending": 2, "done": 2},
+        {"unsubmitted": 5},
+    ]
+    with changing(database, "aaaaaaaa", 3) as job:
         job.outcome, job.cause = Outcome.CANCELLED, Cause.CANCELLED_OUTSIDE
-        database.local_jobs.put("aaaaaaaa", [job])
     assert check() == {State.UNSUBMITTED: 1, State.PENDING: 2, State.DONE: 2}
     (row,) = database.grid_jobs.overview("aaaaaaaa")
     assert row.counts == {"unsubmitted": 1, "pending": 2, "done": 1, "cancelled": 1}
@@ -812,8 +766,7 @@ def test_a_local_job_that_is_written_twice_at_once_counts_once(database: Databas
     first, last = LocalJob.new(1, "fork", None), LocalJob.new(1, "fork", None)
     first.put_phases([PhaseStatus("generate", 1, 5), PhaseStatus("simulate", 1, 5)], 1000)
     last.state = State.ACTIVE
-    with database.transaction():
-        database.local_jobs.put("aaaaaaaa", [first, last])
+    put_local_jobs(database, "aaaaaaaa", first, last)
     assert list(database.checking.list_document_faults()) == []
     assert database.local_jobs.count("aaaaaaaa") == {State.ACTIVE: 1, State.UNSUBMITTED: 2}
     assert database.local_jobs.get("aaaaaaaa", 1).state is State.ACTIVE

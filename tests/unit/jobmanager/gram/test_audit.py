@@ -21,6 +21,7 @@ from jobmanager.gram.reports import GramReports
 from jobmanager.site.account import Account
 from jobmanager.site.settings import GramSettings
 from tests.conftest import file_size_limit
+from tests.unit.grid_jobs import make_grid_job, put
 
 ID = "k3f9zq2m"
 SUBMITTED = 1795340232.0
@@ -30,9 +31,9 @@ UPLOAD = "/usr/sbin/globus-gram-audit"
 
 
 def make_job(origin: GramOrigin = ORIGIN, state: State = State.DONE, argument: str = "500") -> GridJob:
-    job = GridJob.new(ID, "pythia", getpass.getuser(), "slurm", SUBMITTED)
-    job.put_request([("samgrid_type", ("pythia",)), ("events", (argument,))], Path("/"))
-    job.put_slices(1, None, 1)
+    request = [("samgrid_type", ("pythia",)), ("events", (argument,))]
+    owner = getpass.getuser()
+    job = make_grid_job(ID, request=request, job_type="pythia", owner=owner, batch="slurm", submitted=SUBMITTED)
     job.put_origin(origin)
     job.end(state, SUBMITTED + 3600)
     return job
@@ -98,9 +99,7 @@ def audited(account: Account, tmp_path: Path) -> Account:
     copy.__dict__["database"] = account.database
     local_job = LocalJob.new(1, "slurm", None)
     local_job.register("17", "", SUBMITTED + 2)
-    with copy.database.transaction():
-        copy.database.grid_jobs.put(make_job())
-        copy.database.local_jobs.put(ID, [local_job])
+    put(copy.database, make_job(), [local_job])
     return copy
 
 

@@ -26,6 +26,7 @@ from jobmanager.site.account import Account
 from jobmanager.site.settings import FailedAs, GramSettings
 from jobmanager.states.aggregation import Task
 from tests.conftest import file_size_limit
+from tests.unit.grid_jobs import make_grid_job, put, put_local_jobs
 
 A, B = "aaaaaaaa", "bbbbbbbb"
 MIDNIGHT = 1795219200.0
@@ -71,12 +72,9 @@ def in_mode(account: Account, settings: GramSettings) -> Account:
 
 def accept(account: Account, job_id: str = A, *, plain: bool = False) -> GridJob:
     """A grid job that has come through GRAM just now."""
-    job = GridJob.new(job_id, "command", "physicist", "fork", time.time())
-    job.put_request([("samgrid_type", ("command",))], Path("/"))
-    job.put_slices(3, None, 1)
+    job = make_grid_job(job_id, 3, submitted=time.time())
     job.put_origin(GramOrigin(f"uniqid of {job_id}", "https://localhost/1/2/", "/dev/null", "/dev/null", plain))
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
+    put(account.database, job)
     return job
 
 
@@ -114,11 +112,7 @@ def test_without_events_the_answer_to_a_poll_is_published_and_noted(account: Acc
 
 
 def test_a_grid_job_that_did_not_come_through_gram_is_none_of_its_business(account: Account, clock: Clock) -> None:
-    job = GridJob.new(A, "command", "physicist", "fork", time.time())
-    job.put_request([], Path("/"))
-    job.put_slices(1, None, 1)
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
+    put(account.database, make_grid_job(A, submitted=time.time()))
     GramReports(account).report()
     assert not account.places.gram.exists()
 
@@ -301,8 +295,7 @@ def test_the_end_in_events(
     events: list[tuple[State, int]],
 ) -> None:
     accept(account, plain=plain)
-    with account.database.transaction():
-        account.database.local_jobs.put(A, [make_local_job(index, code) for index, code in enumerate(codes, 1)])
+    put_local_jobs(account.database, A, *[make_local_job(index, code) for index, code in enumerate(codes, 1)])
     if cancelled:
         request_cancel(account.database, A, cancelled, "us" if cancelled.startswith("cannot") else None)
     job = account.database.grid_jobs.change(A, lambda job: job.end(state, time.time()))

@@ -15,7 +15,6 @@ from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State
 from jobmanager.commands import grid_jobs as commands
 from jobmanager.database.database import DatabaseError
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor import client as monitor_client
 from jobmanager.monitor import monitor as monitor_module
@@ -26,6 +25,7 @@ from jobmanager.site.settings import MonitorSettings
 from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import ProgressReader, status_file
 from jobmanager.states.registration import apply_events
+from tests.unit.grid_jobs import make_grid_job, put
 from tests.unit.traps import TRAPS
 
 GRID_JOB = "abcdefgh"
@@ -47,16 +47,12 @@ def listener(account: Account) -> Iterator[socket.socket]:
 
 def add_grid_job(account: Account, state: State = State.ACTIVE) -> None:
     """A grid job with one local job of that state, on fork."""
-    job = GridJob.new(GRID_JOB, "command", "physicist", "fork", time.time())
-    job.put_request([("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
-    job.put_slices(1, None, 1)
+    job = make_grid_job(GRID_JOB, submitted=time.time())
     local_job = LocalJob.new(1, "fork", None)
     local_job.intend(f"{GRID_JOB}-1", time.time())
     local_job.register(LOCAL_ID, "", time.time())
     local_job.state = state
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(GRID_JOB, [local_job])
+    put(account.database, job, [local_job])
     account.places.results(GRID_JOB).mkdir(parents=True)
 
 

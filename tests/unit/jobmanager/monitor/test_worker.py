@@ -18,6 +18,7 @@ from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
 from jobmanager.submission.credential_copies import has_copies
 from sandbox.files import locked
+from tests.unit.grid_jobs import put
 from tests.unit.traps import TRAPS
 
 JOB = "aaaaaaaa"
@@ -27,8 +28,7 @@ def add_grid_job(account: Account) -> GridJob:
     job = GridJob.new(JOB, "pythia", "physicist", "fork", 1.0)
     job.put_request([("samgrid_type", ("pythia",))], Path("/"))
     job.put_slices(1, 1, 1)
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
+    put(account.database, job)
     return job
 
 
@@ -121,8 +121,7 @@ def test_what_a_client_of_gram_said_in_vain_stands_once_in_the_log(
 ) -> None:
     job = add_grid_job(account)
     job.put_origin(GramOrigin("1.2", "https://h/", "/dev/null", "/dev/null", is_plain=False, unused=unused))
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
+    put(account.database, job)
     monkeypatch.setattr(worker, "run_grid_job", lambda account, job_id: worker.logger.info("%s begins", job_id))
     for _ in range(2):
         assert worker.do_task(account, Task.SUBMIT, JOB) == 0
@@ -138,8 +137,7 @@ def test_what_a_program_puts_in_place_of_the_log_keeps_no_grid_job_from_going_on
     job = GridJob.new(JOB, "pythia", "physicist", "fork", 1.0)
     job.put_request([("samgrid_type", ("pythia",))], Path("/"))
     job.put_slices(1, 1, 1)
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
+    put(account.database, job)
     account.places.grid_job(JOB).mkdir(parents=True)
     make(account.places.log(JOB))
     begun: list[str] = []

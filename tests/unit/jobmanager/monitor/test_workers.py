@@ -20,6 +20,7 @@ from jobmanager.site.account import Account
 from jobmanager.site.settings import MonitorSettings
 from jobmanager.states.aggregation import Task
 from jobmanager.submission.submit import write_intent
+from tests.unit.grid_jobs import make_grid_job, put, put_local_jobs
 from tests.waiting import turn_until
 
 ONE, TWO, THREE = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -80,11 +81,7 @@ class Bench:
 @pytest.fixture
 def bench(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     for job_id in (ONE, TWO, THREE):
-        job = GridJob.new(job_id, "command", "physicist", "fork", 1000)
-        job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
-        job.put_slices(1, None, 1)
-        with account.database.transaction():
-            account.database.grid_jobs.put(job)
+        put(account.database, make_grid_job(job_id))
     limited = replace(account.configuration, monitor=MonitorSettings(workers=2))
     folder = tmp_path / "bench"
     folder.mkdir()
@@ -139,8 +136,7 @@ def test_a_cancel_ends_a_worker_that_still_begins_something(bench: Bench, begun:
 
 def intend(bench: Bench) -> None:
     """Let an array of the first grid job be on its way."""
-    with bench.database.transaction():
-        bench.database.local_jobs.put(ONE, [LocalJob.new(1, "fork", None)])
+    put_local_jobs(bench.database, ONE, LocalJob.new(1, "fork", None))
     assert write_intent(bench.database, ONE, 1) is not None
 
 

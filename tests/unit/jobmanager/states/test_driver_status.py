@@ -21,6 +21,7 @@ from jobmanager.states.driver_status import (
 from jobmanager.states.registration import apply_events
 from jobmanager.states.transitions import apply_driver_status
 from sandbox.status import DriverStatus, PhaseStatus
+from tests.unit.grid_jobs import put_local_jobs
 from tests.unit.toy_system import GRID_JOB, NOW, ToySystem
 
 GENERATE = ("start 1000", "phase generate 1 9")
@@ -89,8 +90,7 @@ def put_running(toy: ToySystem, job_id: str, ids: list[str]) -> None:
     for job, local_id in zip(jobs, ids, strict=True):
         job.register(local_id, "", NOW)
         job.state = State.ACTIVE
-    with toy.database.transaction():
-        toy.database.local_jobs.put(job_id, jobs)
+    put_local_jobs(toy.database, job_id, *jobs)
 
 
 @pytest.mark.parametrize("what", ["size", "time"])

@@ -1,15 +1,13 @@
 """Which local jobs nobody wants, of all that a batch system has."""
 
-from pathlib import Path
-
 import pytest
 
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import State
-from jobmanager.database.grid_job import GridJob
 from jobmanager.states.changes import put_local_jobs
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.reconciliation import Orphan, find_orphans
+from tests.unit.grid_jobs import make_grid_job, put
 from tests.unit.toy_system import GRID_JOB, TOKEN, ToySystem
 
 
@@ -50,11 +48,7 @@ def test_an_orphan_has_our_token_and_no_owner(
 
 def test_what_is_wanted_of_the_same_batch_system_by_another_name_is_no_orphan(toy: ToySystem) -> None:
     toy.add(["17_1"], State.ACTIVE)
-    by_other_name = GridJob.new("otherjob", "command", "physicist", "other", 1000)
-    by_other_name.put_request([("executable", ("/bin/true",))], Path("/"))
-    by_other_name.put_slices(1, None, 1)
-    with toy.database.transaction():
-        toy.database.grid_jobs.put(by_other_name)
+    put(toy.database, make_grid_job("otherjob", batch="other"))
     seen = [shown(toy, "18_1", "otherjob-1"), shown(toy, "19_1", TOKEN)]
     assert [orphan.local_id for orphan in find_orphans(toy.database, toy.system, seen)] == ["19_1"]
 

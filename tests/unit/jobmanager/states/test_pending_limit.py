@@ -9,12 +9,12 @@ import pytest
 from batch_adapters.states import Cause, Event, State
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.reconciliation import cancel_overdue, waiting_since
 from jobmanager.states.registration import apply_events
+from tests.unit.grid_jobs import make_grid_job, put
 from tests.unit.toy_system import GRID_JOB, NOW, TOKEN, ToySystem
 
 
@@ -102,11 +102,7 @@ def test_who_is_queued_again_waits_anew(toy: ToySystem) -> None:
 def test_a_grid_job_that_cannot_be_read_keeps_no_other_from_being_looked_at(toy: ToySystem) -> None:
     toy.add(["7_1"])
     limit(toy, 1)
-    other = GridJob.new("aaaaaaaa", "command", "physicist", "toy", NOW)
-    other.put_request([("executable", ("/bin/true",))], Path("/"))
-    other.put_slices(1, None, 1)
-    with toy.database.transaction():
-        toy.database.grid_jobs.put(other)
+    put(toy.database, make_grid_job("aaaaaaaa", batch="toy", submitted=NOW))
     with closing(sqlite3.connect(toy.account.places.database)) as database, database:
         database.execute("UPDATE grid_job SET document = '<' WHERE id = 'aaaaaaaa'")
     toy.now += 60

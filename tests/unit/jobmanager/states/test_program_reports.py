@@ -17,6 +17,7 @@ from jobmanager.site.configuration import read_configuration
 from jobmanager.states.program_reports import MOST_BYTES, RefusedXml, has_reports, read_foreign_xml, read_reports
 from sandbox.files import locked
 from sandbox.status import PhaseStatus
+from tests.unit.grid_jobs import changing, put, put_local_jobs
 from tests.unit.jobmanager.monitor.test_monitor import fail_always
 from tests.unit.traps import TRAPS
 from tests.waiting import SECONDS
@@ -64,9 +65,7 @@ def account(account: Account, tmp_path: Path) -> Account:
     for local_job in local_jobs:
         local_job.register(f"t-1.{local_job.index}", "", 1000)
         local_job.state = State.ACTIVE
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(GRID_JOB, local_jobs)
+    put(account.database, job, local_jobs)
     account.places.reports(GRID_JOB).mkdir(parents=True)
     return account
 
@@ -251,15 +250,12 @@ def test_a_link_that_leads_nowhere_holds_no_reports(account: Account) -> None:
 
 
 def test_a_report_of_nobody_waits_until_all_local_jobs_are_known(account: Account) -> None:
-    with account.database.transaction():
-        account.database.local_jobs.put(GRID_JOB, [LocalJob.new(3, "fork", None)])
+    put_local_jobs(account.database, GRID_JOB, LocalJob.new(3, "fork", None))
     file = report(account, 3, "1.xml", "<run xmlns='urn:d0'/>")
     read_reports(account, GRID_JOB)
     assert file.exists()
-    with account.database.transaction():
-        job = account.database.local_jobs.get(GRID_JOB, 3)
+    with changing(account.database, GRID_JOB, 3) as job:
         job.register("t-1.4", "", 1000)
-        account.database.local_jobs.put(GRID_JOB, [job])
     read_reports(account, GRID_JOB)
     assert not file.exists()
 

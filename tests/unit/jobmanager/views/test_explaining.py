@@ -10,7 +10,7 @@ import pytest
 
 from batch_adapters.states import Event, State
 from jobmanager.database.database import UnknownJob
-from jobmanager.database.grid_job import CredentialEntry, GridJob
+from jobmanager.database.grid_job import CredentialEntry
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.states.changes import put_local_jobs
@@ -19,6 +19,7 @@ from jobmanager.states.transitions import apply_event
 from jobmanager.views.explaining import explain
 from jobmanager.views.text import render_moment
 from tests.unit.batch_program import NO, SILENT, BatchProgram, use
+from tests.unit.grid_jobs import make_grid_job, make_whole, put
 
 GRID_JOB = "abcdefgh"
 TOKEN = f"{GRID_JOB}-1"
@@ -27,9 +28,7 @@ T = 1_700_000_000
 
 def add(account: Account, *jobs: LocalJob, grid_job: str = GRID_JOB) -> None:
     """A grid job with these local jobs."""
-    job = GridJob.new(grid_job, "command", "physicist", "fake", T)
-    job.put_request([("executable", ("/bin/true",))], Path("/"))
-    job.put_slices(len(jobs), None, 1)
+    job = make_grid_job(grid_job, len(jobs), batch="fake", submitted=T)
     with account.database.transaction():
         account.database.grid_jobs.put(job)
         put_local_jobs(account.database, grid_job, jobs)
@@ -300,11 +299,6 @@ def test_a_name_that_fits_nothing_is_a_clear_error(fake: Account, name: str, wor
 
 def test_the_local_jobs_of_a_sequence_are_those_of_its_steps(fake: Account) -> None:
     add(fake, submitted())
-    whole = GridJob.new("bbbbbbbb", "structured", "physicist", "fork", 1000)
-    whole.put_request([], Path("/"))
-    whole.put_steps(["one", "two"])
-    whole.begin_step("one", GRID_JOB)
-    with fake.database.transaction():
-        fake.database.grid_jobs.put(whole)
+    put(fake.database, make_whole("bbbbbbbb", "one", "two", one=GRID_JOB))
     with pytest.raises(UnknownJob, match=f"such as {GRID_JOB}/1$"):
         explain(fake, "bbbbbbbb", ask=False)

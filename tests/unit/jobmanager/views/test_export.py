@@ -11,11 +11,11 @@ from lxml import etree
 
 from batch_adapters.states import State
 from jobmanager.commands import cli
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
 from jobmanager.views import export as exporting
 from sandbox.status import PhaseStatus
+from tests.unit.grid_jobs import make_grid_job, put
 
 JOBS = ("aaaaaaaa", "bbbbbbbb")
 
@@ -24,18 +24,14 @@ JOBS = ("aaaaaaaa", "bbbbbbbb")
 def jobs(account: Account) -> Account:
     """Two grid jobs of two local jobs each, with something of everything that a page shows."""
     for job_id in JOBS:
-        job = GridJob.new(job_id, "command", "physicist", "fork", 1000)
-        job.put_request([("arguments", ("a & b", ("c",)))], Path("/tmp"))
-        job.put_slices(2, None, 1)
+        job = make_grid_job(job_id, 2, request=[("arguments", ("a & b", ("c",)))])
         job.put_summary({"events": "500"})
         job.element.set("{urn:d0}release", "p14.07.00")
         local_jobs = [LocalJob.new(index, "fork", None) for index in (1, 2)]
         local_jobs[1].state = State.FAILED
         local_jobs[1].reason = "killed by SIGXCPU"
         local_jobs[1].put_phases([PhaseStatus("d0gstar", 117, 250, "events")], 2000)
-        with account.database.transaction():
-            account.database.grid_jobs.put(job)
-            account.database.local_jobs.put(job_id, local_jobs)
+        put(account.database, job, local_jobs)
     return account
 
 

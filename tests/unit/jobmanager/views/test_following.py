@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.states.ends import put_outcome
@@ -20,6 +19,7 @@ from jobmanager.views.following import (
     follow_local_job,
     read_printed,
 )
+from tests.unit.grid_jobs import make_grid_job, put, put_local_jobs
 
 JOB = "aaaaaaaa"
 
@@ -27,15 +27,11 @@ JOB = "aaaaaaaa"
 @pytest.fixture
 def job(account: Account) -> LocalJob:
     """A local job that runs."""
-    grid_job = GridJob.new(JOB, "command", "physicist", "fork", 1000)
-    grid_job.put_request([("executable", ("/bin/true",))], Path("/"))
-    grid_job.put_slices(1, None, 1)
+    grid_job = make_grid_job(JOB)
     local_job = LocalJob.new(1, "fork", None)
     local_job.register("77", "", 1000)
     local_job.state = State.ACTIVE
-    with account.database.transaction():
-        account.database.grid_jobs.put(grid_job)
-        account.database.local_jobs.put(JOB, [local_job])
+    put(account.database, grid_job, [local_job])
     account.places.results(JOB).mkdir(parents=True)
     return local_job
 
@@ -50,8 +46,7 @@ def begin(account: Account, folder: Path) -> Path:
 def end(account: Account, job: LocalJob) -> None:
     job.state, job.exit_code, job.driver = State.DONE, 0, "ended"
     put_outcome(job)
-    with account.database.transaction():
-        account.database.local_jobs.put(JOB, [job])
+    put_local_jobs(account.database, JOB, job)
 
 
 def read(stream: _Stream, path: Path, begin: int = 0, is_over: bool = False) -> list[str]:
@@ -126,8 +121,7 @@ def test_what_is_printed_is_followed_to_the_end(
 
 def test_the_end_of_what_was_cancelled_is_told_as_such(account: Account, job: LocalJob) -> None:
     job.state, job.outcome, job.reason = State.FAILED, Outcome.CANCELLED, "enough"
-    with account.database.transaction():
-        account.database.local_jobs.put(JOB, [job])
+    put_local_jobs(account.database, JOB, job)
     assert list(follow_local_job(account, JOB, 1)) == [f"local job {JOB}/1 was cancelled: enough"]
 
 

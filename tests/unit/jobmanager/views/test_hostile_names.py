@@ -16,6 +16,7 @@ from jobmanager.site.account import Account
 from jobmanager.views.grid_jobs import STATUS_SCHEMA
 from sandbox.status import PhaseStatus
 from tests.extras import need
+from tests.unit.grid_jobs import put
 
 HOSTILE = {
     "markup": "<script>alert(1)</script>&amp;<![CDATA[ ]]>-->",
@@ -57,9 +58,7 @@ def put_hostile(account: Account, text: str, job_id: str = JOBS[0]) -> None:
     job.reason = job.name = text
     job.end(State.FAILED, 2000)
     job.put_problem(text, 2000)
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(job_id, [make_local_job(text, f"{job_id}-77")])
+    put(account.database, job, [make_local_job(text, f"{job_id}-77")])
     account.places.results(job_id).mkdir(parents=True)
     for path in (account.places.log(job_id), account.places.results(job_id) / f"{job_id}.{job_id}-77.stdout"):
         path.write_bytes(text.encode(errors="surrogateescape"))

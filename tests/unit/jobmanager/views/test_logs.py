@@ -9,11 +9,11 @@ import pytest
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Cause, State
 from jobmanager.commands import cli
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.states.ends import put_outcome
 from jobmanager.states.transitions import apply_status
+from tests.unit.grid_jobs import make_grid_job, make_whole, put, put_local_jobs
 
 JOB = "aaaaaaaa"
 HOSTILE = b"\x1b[2J<script>\x9b\xff\t'\"\r" + b"x" * 10_000 + b"\nlast"
@@ -23,14 +23,10 @@ Run = Callable[..., tuple[int, list[str], str]]
 @pytest.fixture
 def log(account: Account, capsys: pytest.CaptureFixture[str]) -> Run:
     """``samgrid log`` on a grid job of two local jobs, of which one has an id: exit status, lines, and stderr."""
-    job = GridJob.new(JOB, "command", "physicist", "fork", 1000)
-    job.put_request([("executable", ("/bin/true",))], Path("/"))
-    job.put_slices(2, None, 1)
+    job = make_grid_job(JOB, 2)
     first = LocalJob.new(1, "fork", None)
     first.register("77", "", 1000)
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(JOB, [first, LocalJob.new(2, "fork", None)])
+    put(account.database, job, [first, LocalJob.new(2, "fork", None)])
     account.places.results(JOB).mkdir(parents=True)
 
     def run(*words: str) -> tuple[int, list[str], str]:
@@ -58,8 +54,7 @@ def test_several_local_jobs_are_shown_and_those_that_failed(account: Account, lo
         job.state, job.driver, job.exit_code = State.DONE, "ended", int(job.index > 5)
         put_outcome(job)
         (account.places.results(JOB) / f"{JOB}.{job.index}.stdout").write_text(f"text {job.index}\n")
-    with account.database.transaction():
-        account.database.local_jobs.put(JOB, jobs)
+    put_local_jobs(account.database, JOB, *jobs)
     status, lines, _ = log(f"{JOB}/4-5", f"{JOB}/7")
     assert (status, [line for line in lines if line.startswith("text")]) == (0, ["text 4", "text 5", "text 7"])
     status, lines, _ = log(f"{JOB}/29-99999")
@@ -81,10 +76,7 @@ def test_what_failed_in_a_sequence_failed_in_its_steps(account: Account, log: Ru
     failed.register("77", "", 1000)
     failed.state, failed.driver, failed.exit_code = State.DONE, "ended", 3
     put_outcome(failed)
-    whole = GridJob.new("bbbbbbbb", "structured", "physicist", "fork", 1000)
-    whole.put_request([], Path("/"))
-    whole.put_steps(["one", "two"])
-    whole.begin_step("one", JOB)
+    whole = make_whole("bbbbbbbb", "one", "two", one=JOB)
     with account.database.transaction():
         account.database.local_jobs.put(JOB, [failed])
         account.database.grid_jobs.put(whole)
@@ -188,8 +180,7 @@ def test_what_is_not_there_yet_is_said(log: Run) -> None:
 def test_what_was_cancelled_is_not_called_failed(account: Account, log: Run) -> None:
     (first, _) = account.database.local_jobs.all_of(JOB)
     first.state, first.outcome = State.FAILED, Outcome.CANCELLED
-    with account.database.transaction():
-        account.database.local_jobs.put(JOB, [first])
+    put_local_jobs(account.database, JOB, first)
     assert log("--failed", JOB)[1][1] == "  is not back: the local job is cancelled"
 
 
@@ -245,19 +236,15 @@ def test_what_is_no_file_is_not_read(account: Account, log: Run, tmp_path: Path,
 def test_a_local_job_is_followed_from_before_it_is_written_down(
     account: Account, log: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = GridJob.new("bbbbbbbb", "command", "physicist", "fork", 1000)
-    job.put_request([("executable", ("/bin/true",))], Path("/"))
-    job.put_slices(1, None, 1)
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
+    job = make_grid_job("bbbbbbbb")
+    put(account.database, job)
 
     def write_down(_: float) -> None:
         local_job = LocalJob.new(1, "fork", None)
         local_job.register("78", "", 1000)
         local_job.state, local_job.driver, local_job.exit_code = State.DONE, "ended", 0
         put_outcome(local_job)
-        with account.database.transaction():
-            account.database.local_jobs.put("bbbbbbbb", [local_job])
+        put_local_jobs(account.database, "bbbbbbbb", local_job)
 
     monkeypatch.setattr("time.sleep", write_down)
     assert log("-f", "bbbbbbbb/1")[:2] == (0, ["local job bbbbbbbb/1 has succeeded"])

@@ -27,6 +27,7 @@ from sandbox.files import locked
 from sandbox.status import PhaseStatus
 from tests.forked_samgrid import run_forked
 from tests.hanging import give_up_what_hangs
+from tests.unit.grid_jobs import make_grid_job, make_whole, put, put_local_jobs
 from tests.unit.traps import TRAPS
 
 JOB, OTHER = "aaaaaaaa", "bbbbbbbb"
@@ -70,14 +71,12 @@ def site(account: Account, hook: Hook) -> Account:
 
 
 def add_grid_job(account: Account, job_id: str, given: Mapping[str, str] = {}, **fields: object) -> None:
-    job = GridJob.new(job_id, "command", "physicist", "slurm", NOW - 1000)
-    job.put_request([(name, tuple(words.split())) for name, words in given.items()], Path("/"))
-    job.put_slices(3, None, 1)
+    request = [(name, tuple(words.split())) for name, words in given.items()]
+    job = make_grid_job(job_id, 3, request=request, batch="slurm", submitted=NOW - 1000)
     job.state = State.ACTIVE
     for name, value in fields.items():
         setattr(job, name, value)
-    with account.database.transaction():
-        account.database.grid_jobs.put(job)
+    put(account.database, job)
     account.places.grid_job(job_id).mkdir(parents=True)
 
 
@@ -134,12 +133,7 @@ def test_the_past_and_steps_are_not_told(site: Account, hook: Hook) -> None:
     end(site, when=NOW - 61)  # before the monitor started that has the command
     add_grid_job(site, OTHER, {}, parent="cccccccc", step="one")
     end(site, OTHER)
-    whole = GridJob.new("cccccccc", "structured", "physicist", "slurm", NOW - 1000)
-    whole.put_request([], Path("/"))
-    whole.put_steps(["one"])
-    whole.begin_step("one", OTHER)
-    with site.database.transaction():
-        site.database.grid_jobs.put(whole)
+    put(site.database, make_whole("cccccccc", "one", one=OTHER))
     Notifier(site, NOW).notify()
     assert hook.told == []
     site.places.grid_job("cccccccc").mkdir()
@@ -284,16 +278,14 @@ def test_a_memory_that_nobody_can_read_is_begun_anew(site: Account, hook: Hook) 
 def put_blocked(account: Account, helps: str | None) -> None:
     job = LocalJob.new(2, "slurm", None)
     job.wait_reason, job.helps = "JobHeldUser", helps
-    with account.database.transaction():
-        account.database.local_jobs.put(JOB, [job])
+    put_local_jobs(account.database, JOB, job)
 
 
 def put_driver_problem(account: Account, is_there: bool) -> None:
     job = LocalJob.new(2, "slurm", None)
     job.state = State.ACTIVE
     job.reason = "output waits for room: No space left on device" if is_there else "no scratch folder"
-    with account.database.transaction():
-        account.database.local_jobs.put(JOB, [job])
+    put_local_jobs(account.database, JOB, job)
 
 
 def be_silent(account: Account, is_silent: bool) -> None:
@@ -349,8 +341,7 @@ def test_local_jobs_that_tell_nothing_new_have_been_silent_already(site: Account
     job = LocalJob.new(1, "slurm", None)
     job.state = State.ACTIVE
     job.put_phases([PhaseStatus("d0gstar", 1, 3, "events")], int(NOW))
-    with site.database.transaction():
-        site.database.local_jobs.put(JOB, [job])
+    put_local_jobs(site.database, JOB, job)
     stall_time = site.configuration.monitor.stall_time
     Notifier(site, NOW + stall_time - 1).notify()
     assert hook.told == []

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -14,12 +13,12 @@ from batch_adapters.states import Cause, State
 from jobmanager.commands import cli
 from jobmanager.control.removal import remove_grid_job
 from jobmanager.database.database import Database
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.states.ends import put_outcome
 from jobmanager.views.usage import fold_reason, render_usage, render_usage_csv, render_usage_json, sum_usage
 from tests.samgrid import Samgrid
+from tests.unit.grid_jobs import make_grid_job, put
 
 A, B, C = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 DAY = 86_400
@@ -38,12 +37,11 @@ class Part:
 
 
 def put_grid_job(database: Database, job_id: str, owner: str, job_type: str, parts: Iterable[Part]) -> None:
-    job = GridJob.new(job_id, job_type, owner, "slurm", 10 * DAY)
-    job.put_request([], Path("/"))
-    job.put_slices(9, None, 1)
-    with database.transaction():
-        database.grid_jobs.put(job)
-        database.local_jobs.put(job_id, [make_local_job(index, part) for index, part in enumerate(parts, 1)])
+    put(
+        database,
+        make_grid_job(job_id, 9, job_type=job_type, owner=owner, batch="slurm", submitted=10 * DAY),
+        [make_local_job(index, part) for index, part in enumerate(parts, 1)],
+    )
 
 
 def make_local_job(index: int, part: Part) -> LocalJob:

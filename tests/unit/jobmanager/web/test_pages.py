@@ -26,6 +26,7 @@ from jobmanager.web.reading import TAIL, open_read_only
 from jobmanager.web.rendering import Templates
 from sandbox.status import render_stem
 from tests.production import AGE, add_hostile, add_production
+from tests.unit.grid_jobs import put, put_local_jobs
 
 TOKEN = "a-token-of-24-characters"
 JOB = "k3f9zq2m"
@@ -217,8 +218,7 @@ def test_totals_of_all_local_jobs_stand_above_the_list(client: TestClient, accou
         job.ended_time = int(now - age)
     jobs[-1].state = State.ACTIVE
     add(account, count=1)
-    with account.database.transaction():
-        account.database.local_jobs.put(JOB, jobs)
+    put_local_jobs(account.database, JOB, *jobs)
     (said,) = re.findall(r'<ul class="totals">(.*?)</ul>', client.get("/?text=nothing").text, re.DOTALL)
     assert re.findall(r"<b>([\d,]+)</b> (.*?)</li>", said) == [
         *(("1", "running"), ("1,292", "waiting"), ("4", "succeeded in 24 h"), ("1", "failed in 24 h")),
@@ -236,8 +236,7 @@ def add_whole(account: Account, *children: str) -> GridJob:
     whole.put_steps(["production", "merge"])
     for name, child in zip(("production", "merge"), children, strict=False):
         whole.begin_step(name, child)
-    with account.database.transaction():
-        account.database.grid_jobs.put(whole)
+    put(account.database, whole)
     for name, child in zip(("production", "merge"), children, strict=False):
         account.database.grid_jobs.change(child, lambda job, name=name: job.put_parent(JOB, name))  # type: ignore[misc]
     return whole
@@ -283,8 +282,7 @@ def test_a_grid_job_shows_what_blocks_it_and_no_end(client: TestClient, account:
     add(account)
     held = next(job for job in account.database.local_jobs.each(JOB) if job.state in (State.PENDING, State.ACTIVE))
     held.wait_reason, held.helps = "JobHeld<User>", "scontrol release 7"
-    with account.database.transaction():
-        account.database.local_jobs.put(JOB, [held])
+    put_local_jobs(account.database, JOB, held)
     page = client.get(f"/jobs/{JOB}").text
     assert f"number {held.index}: JobHeld&lt;User&gt;: scontrol release 7" in page
     assert "May end about" not in page
@@ -372,8 +370,7 @@ def add_failures(account: Account) -> None:
             job.ended_time = job.started_time + 5
         jobs.append(job)
     add(account, count=1)
-    with account.database.transaction():
-        account.database.local_jobs.put(JOB, jobs)
+    put_local_jobs(account.database, JOB, *jobs)
 
 
 def list_failures(page: str, heading: str) -> list[list[str]]:

@@ -8,7 +8,6 @@ from lxml import etree
 
 from batch_adapters.states import State
 from jobmanager.commands import cli
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
 from jobmanager.views.query import query
@@ -27,6 +26,7 @@ from jobmanager.views.query.query import (
     run_limited,
 )
 from tests.extras import need
+from tests.unit.grid_jobs import make_grid_job, put
 from tests.waiting import SECONDS
 
 FIRST, SECOND = "aaaaaaaa", "bbbbbbbb"
@@ -37,13 +37,9 @@ forked = pytest.mark.usefixtures("forked_queries")
 def jobs(account: Account) -> Account:
     """Two grid jobs of two local jobs each."""
     for job_id in (FIRST, SECOND):
-        job = GridJob.new(job_id, "command", "physicist", "fork", 1000)
-        job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
-        job.put_slices(2, None, 1)
+        job = make_grid_job(job_id, 2, request=[("executable", ("/bin/true",))])
         job.end(State.DONE, 2000)
-        with account.database.transaction():
-            account.database.grid_jobs.put(job)
-            account.database.local_jobs.put(job_id, [LocalJob.new(index, "fork", None) for index in (1, 2)])
+        put(account.database, job, [LocalJob.new(index, "fork", None) for index in (1, 2)])
     return account
 
 

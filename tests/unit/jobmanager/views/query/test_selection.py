@@ -10,10 +10,10 @@ from lxml import etree
 
 from batch_adapters.states import Cause, State
 from jobmanager.database.database import Database
-from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob, Outcome
 from jobmanager.views.query.child import Question, WireItem, _answer, evaluate_xpath, find_by_columns
 from jobmanager.views.query.selection import read_selection
+from tests.unit.grid_jobs import make_grid_job, put
 
 WORDS = (
     "active",
@@ -52,9 +52,7 @@ LIKELY = ('@state="active"', '@state="done"', '@state!="active"', '@batch="fork"
 
 def add(database: Database, job_id: str, owner: str, batch: str, state: State) -> None:
     """A grid job whose local jobs have of every attribute every word that may stand there, and none."""
-    job = GridJob.new(job_id, "command", owner, batch, 1000 + len(owner))
-    job.put_request([("executable", ("/bin/true",))], Path("/"))
-    job.put_slices(40, None, 1)
+    job = make_grid_job(job_id, 40, owner=owner, batch=batch, submitted=1000 + len(owner))
     job.state = state
     local_jobs = []
     for index in range(1, 41):
@@ -69,9 +67,7 @@ def add(database: Database, job_id: str, owner: str, batch: str, state: State) -
             local_job.outcome, local_job.cause, local_job.reason = Outcome.FAILED, Cause.SIGNAL, word
             etree.SubElement(local_job.element, "{urn:d0}run", batch=word)
         local_jobs.append(local_job)
-    with database.transaction():
-        database.grid_jobs.put(job)
-        database.local_jobs.put(job_id, reversed(local_jobs))
+    put(database, job, reversed(local_jobs))
 
 
 @pytest.fixture(scope="module")

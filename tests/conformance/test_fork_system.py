@@ -681,16 +681,20 @@ def test_a_new_queue_waits_for_what_an_earlier_one_is_starting(
     system.change("UPDATE job SET state = 'running' WHERE job = 2")
     with locked(spool.starter_lock, wait=True):
         system.query()
-        wait_until(lambda: bool(system.pids_of(QUEUE)))
-        # Long enough for a queue that would not wait to go wrong; one that waits gives no sign to wait for.
-        time.sleep(0.5)
+        wait_until(lambda: _is_waited_for(spool.starter_lock) or bool(_read(system.spool / "events")))
+        assert _read(system.spool / "events") == "", "it did not wait"
         _claim(system, "a.2", stranger.pid)
     wait_until(lambda: bool(_read(system.spool / "events")))
-    time.sleep(0.2)
     assert system.query() == {"a.1": Answer("queued", "-"), "a.2": Answer("running", "-")}
     stranger.kill()
     stranger.wait()
     assert system.wait_for_end() == {"a.1": Answer("ended", "0"), "a.2": Answer("lost", "-")}
+
+
+def _is_waited_for(lock: Path) -> bool:
+    """True while somebody waits for a lock that another holds, as /proc/locks (proc(5)) tells."""
+    waiting = [line for line in Path("/proc/locks").read_text().splitlines() if ": -> " in line]
+    return any(f":{lock.stat().st_ino} " in line for line in waiting)
 
 
 def _read(path: Path) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Cause, State
-from jobmanager.database.database import DamagedDocument, Database
+from jobmanager.database.database import DamagedDocument, Database, LiveJob
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
-from jobmanager.database.local_jobs import LiveJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_in_parts, change_local_jobs, in_parts
 from jobmanager.states.ends import find_outcome

@@ -11,9 +11,9 @@ from batch_adapters.adapter import BatchError, Refused
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.control.cancellation import choose_ids
+from jobmanager.database.database import LiveJob
 from jobmanager.database.grid_jobs import find_current_steps
 from jobmanager.database.local_job import LocalJob
-from jobmanager.database.local_jobs import LiveJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_in_parts
 from jobmanager.states.reconciliation import reconcile_batch_system

@@ -16,11 +16,10 @@ from jobmanager.database.grid_jobs import (
     GridJobs,
     OpenGridJob,
     Overview,
-    StepLine,
     UnknownJob,
     Unreported,
 )
-from jobmanager.database.local_jobs import COUNTS, LOCAL_JOBS, LiveJob, LocalJobLine, LocalJobs
+from jobmanager.database.local_jobs import COUNTS, LOCAL_JOBS, LiveJob, LocalJobs
 from jobmanager.database.sqlite import QUARANTINE, DamagedDocument, DatabaseError, Quarantine, Quarantined, Store
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from jobmanager.database.usage import Accounting, UsageRecords
 
 __all__ = [
-    "STANDINGS", "Choice", "DamagedDocument", "Database", "DatabaseError", "LiveJob", "LocalJobLine", "OpenGridJob",
-    "Overview", "Quarantined", "StepLine", "UnknownJob", "Unreported",
+    "STANDINGS", "Choice", "DamagedDocument", "Database", "DatabaseError", "LiveJob", "OpenGridJob",
+    "Overview", "Quarantined", "UnknownJob", "Unreported",
 ]  # fmt: skip
 
 LAYOUT = 9

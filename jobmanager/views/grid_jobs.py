@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobmanager import render_number
-from jobmanager.database.database import Choice, DamagedDocument, Database, Overview, Quarantined, StepLine
+from jobmanager.database.database import Choice, DamagedDocument, Database, Overview, Quarantined
 from jobmanager.database.details import PhaseSum
-from jobmanager.database.grid_jobs import find_current_steps
+from jobmanager.database.grid_jobs import StepLine, find_current_steps
 from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account, find_outage

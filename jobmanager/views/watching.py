@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 from batch_adapters.states import State
 from jobmanager import UserError
-from jobmanager.database.database import Overview, StepLine
-from jobmanager.database.grid_jobs import find_current_steps
+from jobmanager.database.database import Overview
+from jobmanager.database.grid_jobs import StepLine, find_current_steps
 from jobmanager.monitor.client import ask_monitor
 from jobmanager.site.account import Account
 from jobmanager.views.grid_jobs import render_counts, render_steps, render_title

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from batch_adapters.states import State
-from jobmanager.database.database import LocalJobLine
 from jobmanager.database.details import EarlierAttempt
+from jobmanager.database.local_jobs import LocalJobLine
 
 Earlier = Mapping[int, Sequence[EarlierAttempt]]
 """Earlier attempts by the number of their local job."""

@@ -5,9 +5,8 @@ What others see is imported relatively, as in `adapters`: their type checkers kn
 
 from ... import UserError
 from ...control.resubmission import NotRepeatable, UnknownRequest
-from ...database.grid_jobs import UnknownJob
+from ...database.database import DatabaseError, UnknownJob
 from ...database.local_jobs import Blocked
-from ...database.sqlite import DatabaseError
 from ...requests.attributes import BadRequest
 from ...requests.job_types import HandlerError
 from ...site.configuration import ConfigurationError

@@ -7,9 +7,11 @@ from operator import attrgetter
 
 from adapters import Value
 from batch_adapters.states import STATE_OF_WORD
-from jobmanager.database.database import Choice, LocalJobLine, StepLine
+from jobmanager.database.database import Choice
 from jobmanager.database.details import EarlierAttempt
 from jobmanager.database.grid_job import GridJob
+from jobmanager.database.grid_jobs import StepLine
+from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.database.times import read_time
 from jobmanager.site.account import Account
 from jobmanager.views.grid_jobs import render_counts, render_credentials

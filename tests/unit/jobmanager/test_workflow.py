@@ -24,10 +24,9 @@ from handlers.structured import StructuredAdapter
 from jobmanager import workflow
 from jobmanager.checks.handler_trial import try_request
 from jobmanager.control.cancel_requests import request_cancel
-from jobmanager.database.database import StepLine
 from jobmanager.database.documents import read_document
 from jobmanager.database.grid_job import GramOrigin, GridJob
-from jobmanager.database.grid_jobs import find_current_steps
+from jobmanager.database.grid_jobs import StepLine, find_current_steps
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import BadRequest, render_step_request
 from jobmanager.requests.rsl import read_rsl

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.states import State
-from jobmanager.database.database import LocalJobLine
 from jobmanager.database.details import EarlierAttempt
+from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.web.charts import (
     HEIGHT,
     KINDS,

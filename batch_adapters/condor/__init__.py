@@ -241,9 +241,9 @@ CONDOR = BatchAdapter(
     job_folder_words="$_CONDOR_SCRATCH_DIR",
     # condor_chirp(1) asks the shadow; where HTCondor was unpacked from a tar, it lies in the second folder. Programs
     # get no such access to the account's files.
-    fetch_words='! grep -q "^NumShadowStarts = 1$" "$_CONDOR_JOB_AD" &&'
-    ' PATH=$_CONDOR_BIN/../libexec/condor:$_CONDOR_BIN/../libexec:$PATH condor_chirp fetch "$1" "$2" ||'
-    ' { rm -f -- "$2" "$_CONDOR_CHIRP_CONFIG"; false; }',
+    fetch_words='{ ! grep -q "^NumShadowStarts = 1$" "$_CONDOR_JOB_AD" &&'
+    ' PATH=$_CONDOR_BIN/../libexec/condor:$_CONDOR_BIN/../libexec:$PATH condor_chirp fetch "$1" "$2"; } ||'
+    ' rm -f -- "$2"; rm -f -- "$_CONDOR_CHIRP_CONFIG"',
     event_module="condor",
     array_limit=_ask_schedd("MAX_JOBS_PER_SUBMISSION"),
     max_array=10_000,

@@ -226,10 +226,9 @@ def test_a_job_whose_shadow_was_lost_asks_the_next_one_for_what_is_back(
     names = {"BIN": "bin", "JOB_AD": "ad", "CHIRP_CONFIG": "cookie"}
     places = {f"_CONDOR_{name}": str(tmp_path / place) for name, place in names.items()}
     words = ["/bin/sh", "-c", CONDOR.fetch_words, "sh", "a.status", str(tmp_path / "b.status")]
-    done = subprocess.run(words, env={**os.environ, **places}, check=False)
-    is_found = is_there and starts > 1
-    assert (done.returncode == 0, (tmp_path / "b.status").exists()) == (is_found, is_found)
-    assert (tmp_path / "cookie").exists() is is_found, "no program is to use it"
+    subprocess.run(words, env={**os.environ, **places}, check=True)
+    assert (tmp_path / "b.status").exists() is (is_there and starts > 1)
+    assert not (tmp_path / "cookie").exists(), "no program is to use it"
 
 
 def test_a_path_with_quotes_blanks_and_dollars_is_spelt_as_the_submit_language_wants() -> None:

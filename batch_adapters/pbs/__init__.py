@@ -73,7 +73,7 @@ _JSON = Meaning(0, r"\A\{", Answer.OK)
 # Some of several jobs have gone meanwhile. The variables of a job may have any lines: nothing is matched in two ways.
 _SOME_GONE = r"(?:qstat: (?>[^\n]*?(?:Unknown Job Id|Job has finished)[^\n]*\n))++\Z"
 _PARTLY = Meaning(None, rf'(?ms)\A\{{(?>.*^[ \t]*"Jobs":).*^\}}\n{_SOME_GONE}', Answer.OK)
-_NO_HISTORY = Meaning(0, r"(?m)^q(?:stat|select): PBS is not configured to maintain job history", Answer.ABSENT)
+_NO_HISTORY = Meaning(0, r"(?m)^q(?:stat|select): PBS is not configured to maintain job history", Answer.PERMANENT)
 _QUERIES = (_NO_HISTORY, _COMPLAINT, _JSON, _PARTLY, _GONE, _DENIED, _DOWN)
 
 

@@ -54,7 +54,7 @@ PBS_ANSWERS = {
     "qstat 45.vm": "status: absent",
     "qstat -x -f -F json 46.vm": "history: ok",
     # A server without history says so with exit code 0.
-    "qstat -x 1.vm": "history: absent",
+    "qstat -x 1.vm": "history: permanent",
     "qstat 999999": "status: absent",
     "qstat 1.otherserver": "status: unknown",
     "qdel 46.vm": "cancel: ok",
@@ -76,10 +76,10 @@ def test_what_a_real_openpbs_answered_is_understood(command: str) -> None:
     assert found
 
 
-def test_a_server_without_history_has_an_empty_answer_all_the_same() -> None:
+def test_a_server_without_history_refuses_to_tell_of_ended_jobs() -> None:
     (entry,) = (entry for entry in OPENPBS if entry.command == "qstat -x 1.vm")
     skeleton = '{\n\t"timestamp":\t1795217603,\n\t"pbs_version":\t"23.06.06",\n\t"pbs_server":\t"vm"\n}\n'
-    assert judge(PBS.history, 0, skeleton, entry.stderr) is Answer.ABSENT
+    assert judge(PBS.history, 0, skeleton, entry.stderr) is Answer.PERMANENT
     assert list(read_json_jobs(skeleton)) == []
 
 
@@ -293,7 +293,7 @@ NO_HISTORY = "qselect: PBS is not configured to maintain job history\n"
     [
         (0, "", Answer.OK),
         (0, "49[].vm\n", Answer.OK),
-        (0, NO_HISTORY, Answer.ABSENT),
+        (0, NO_HISTORY, Answer.PERMANENT),
         (0, "qselect: something new\n", Answer.UNKNOWN),
         (162, "Connection refused\nqselect: cannot connect to server vm (errno=15010)\n", Answer.TRANSIENT),
         (1, "", Answer.UNKNOWN),

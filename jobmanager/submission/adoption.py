@@ -60,12 +60,14 @@ def _believe_absence(system: BatchSystem, database: Database, grid_job: str, tok
         # The clock was set back since: when it was sent is unknown, but it was not later than now.
         change_local_jobs(database, grid_job, of_token(grid_job, token), lambda job: job.intend(token, now))
     if missing and now - max(job.intended for job in missing) < system.adapter.settle_time:
-        answer = next((seen.said for seen in reversed(jobs[0].evidence()) if seen.source == "us"), "")
-        way_out = f', and then sent again. If this refuses it, "samgrid cancel {grid_job}" ends it: {answer}'
-        raise Unsettled(
+        problem = (
             f"{token} is nowhere in {system.adapter.name}; it may still turn up: it is looked for until"
-            f" {system.adapter.settle_time:.0f} s after it was sent{way_out if answer else ''}"
+            f" {system.adapter.settle_time:.0f} s after it was sent"
         )
+        first = missing[0]
+        if said := [seen.said for seen in first.evidence() if seen.source == "us" and seen.when >= first.intended]:
+            problem += f', and then sent again. If this refuses it, "samgrid cancel {grid_job}" ends it: {said[-1]}'
+        raise Unsettled(problem)
     if len(missing) == len(jobs):
         return False
     change_local_jobs(database, grid_job, of_token(grid_job, token), LocalJob.forget_intent)

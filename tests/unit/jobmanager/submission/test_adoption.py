@@ -6,7 +6,8 @@ import pytest
 
 from batch_adapters.adapter import BatchError, Garbled, Unreachable
 from batch_adapters.states import State
-from jobmanager.database.local_job import Evidence
+from jobmanager.database.local_job import Evidence, LocalJob
+from jobmanager.states.changes import change_local_jobs, of_token
 from jobmanager.submission.adoption import Unsettled, adopt
 from jobmanager.submission.submit import open_intents as find_intents
 from jobmanager.submission.submit import renew_intent, write_intent
@@ -144,6 +145,32 @@ def test_what_is_nowhere_may_still_turn_up_and_then_was_never_made(toy: ToySyste
     assert {job.token for job in toy.database.local_jobs.all_of(GRID_JOB)} == {TOKEN}, (
         "it is submitted again under its name"
     )
+
+
+@pytest.mark.parametrize(
+    ("known", "quoted"),
+    [
+        pytest.param([], "", id="no answer"),
+        pytest.param([Evidence("us", "odd", NOW, "")], "odd", id="an answer"),
+        pytest.param([Evidence("us", "odd", NOW, ""), Evidence("us", "odder", NOW + 1, "")], "odder", id="two answers"),
+        pytest.param([Evidence("us", "given up", NOW - 1, "")], "", id="what we did before it was sent"),
+        pytest.param([Evidence("log", "failed", NOW, "")], "", id="what others say"),
+    ],
+)
+def test_the_answer_to_what_is_nowhere_is_quoted(toy: ToySystem, known: list[Evidence], quoted: str) -> None:
+    toy.add(["17_1", None])
+
+    def note(job: LocalJob) -> bool:
+        # What is known of another local job of its token says nothing about the rest of the array.
+        for seen in known if job.local_id is None else [Evidence("us", "submitted twice", NOW, "cancelled")]:
+            job.put_evidence(seen)
+        return True
+
+    change_local_jobs(toy.database, GRID_JOB, of_token(GRID_JOB, TOKEN), note)
+    with pytest.raises(Unsettled) as raised:
+        look(toy)
+    way_out = f', and then sent again. If this refuses it, "samgrid cancel {GRID_JOB}" ends it: {quoted}'
+    assert str(raised.value).partition(" after it was sent")[2] == (way_out if quoted else "")
 
 
 def test_a_clock_that_was_set_back_makes_it_settle_not_much_later(toy: ToySystem) -> None:

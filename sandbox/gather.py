@@ -91,7 +91,7 @@ def write_bundle(
     extras: Mapping[str, Extra],
     tar: Path,
     limits: TarLimits,
-    title: str | None = None,
+    title: str | None,
 ) -> Gathered:
     """Write one tar with the content of other grid jobs' tars, each in a folder of the name that it has in ``parts``.
 

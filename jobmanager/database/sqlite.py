@@ -220,7 +220,7 @@ class Store:
                 for index in missing:
                     self._connection.execute(f"CREATE INDEX IF NOT EXISTS {index}")
 
-    def forbid_writing(self, refusal: str = "") -> None:
+    def forbid_writing(self, refusal: str) -> None:
         """Refuse all writing through this connection from now on, with this reason."""
         self._refusal = refusal
         with self._translated():

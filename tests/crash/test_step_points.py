@@ -45,6 +45,18 @@ _DIAMOND = """&(samgrid_type = structured)(steps =
  (all (samgrid_type command) (executable /bin/sh) (arguments -c "echo run >>{marks}/all") (after one two)))"""
 
 
+def die_and_go_on(fork: Fork, point: Point, whole: str, steps: int, folder: Path) -> dict[str, str]:
+    """Kill a worker there and let others end the grid job: the marks that its local jobs leave."""
+    run_and_die(point, lambda: fork.work(point.task, whole))
+    for _ in range(30):
+        work_once(fork)
+        if fork.database.grid_jobs.get(whole).state.is_final:
+            break
+    assert fork.database.grid_jobs.get(whole).state is State.DONE
+    assert len(fork.database.grid_jobs.overview()) == 1 + steps, "the whole and its steps"
+    return {mark.name: mark.read_text() for mark in (folder / "marks").iterdir()}
+
+
 @pytest.mark.parametrize(
     "point",
     [
@@ -65,14 +77,7 @@ def test_a_worker_that_dies_while_it_begins_two_steps_begins_each_once(
             break
         work_once(fork)
     assert find_task(fork, whole) == "advance"
-    run_and_die(point, lambda: fork.work(point.task, whole))
-    for _ in range(30):
-        work_once(fork)
-        if fork.database.grid_jobs.get(whole).state.is_final:
-            break
-    assert fork.database.grid_jobs.get(whole).state is State.DONE
-    assert len(fork.database.grid_jobs.overview()) == 5, "the whole and four steps"
-    marks = {mark.name: mark.read_text() for mark in (tmp_path / "marks").iterdir()}
+    marks = die_and_go_on(fork, point, whole, 4, tmp_path)
     assert marks == dict.fromkeys(("make", "one", "two", "all"), "run\n")
 
 
@@ -86,12 +91,5 @@ def test_a_worker_that_dies_while_it_advances_begins_each_step_once(fork: Fork, 
         if first.state == "done" and find_task(fork, whole) == point.task:
             break
         work_once(fork)
-    run_and_die(point, lambda: fork.work(point.task, whole))
-    for _ in range(30):
-        work_once(fork)
-        if fork.database.grid_jobs.get(whole).state.is_final:
-            break
-    assert fork.database.grid_jobs.get(whole).state is State.DONE
-    assert len(fork.database.grid_jobs.overview()) == 3, "the whole and two steps"
-    marks = {mark.name: mark.read_text() for mark in (tmp_path / "marks").iterdir()}
+    marks = die_and_go_on(fork, point, whole, 2, tmp_path)
     assert marks == {"make1": "run\n", "make2": "run\n", "make3": "run\n", "read": "run\n", "all": "1\n2\n3\n"}

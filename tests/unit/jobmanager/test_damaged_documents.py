@@ -249,10 +249,9 @@ def test_every_command_tells_of_it_and_shows_the_others(
     assert run(account, "usage") == 0
 
 
-@DAMAGED
-def test_it_can_be_removed_with_what_runs_of_it(
-    account: Account, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, table: str
-) -> None:
+@pytest.fixture
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a batch system that cancels nothing is asked to cancel."""
     cancelled: list[str] = []
 
     def cancel(system: BatchSystem, ids: Iterable[str], *prefixes: str) -> set[str]:
@@ -260,6 +259,11 @@ def test_it_can_be_removed_with_what_runs_of_it(
         return set()
 
     monkeypatch.setattr(BatchSystem, "cancel", cancel)
+    return cancelled
+
+
+@DAMAGED
+def test_it_can_be_removed_with_what_runs_of_it(account: Account, cancelled: list[str], table: str) -> None:
     damage(account.database, table)
     do_task(account, Task.COLLECT, SICK)
     assert run(account, "remove", SICK) == 0
@@ -279,14 +283,7 @@ def test_others_can_be_removed_and_cancelled(account: Account) -> None:
     assert run(account, "remove", WELL) == 0
 
 
-def test_a_cancel_ends_what_the_index_knows(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    cancelled: list[str] = []
-
-    def cancel(system: BatchSystem, ids: Iterable[str], *prefixes: str) -> set[str]:
-        cancelled.extend([*ids, *prefixes])
-        return set()
-
-    monkeypatch.setattr(BatchSystem, "cancel", cancel)
+def test_a_cancel_ends_what_the_index_knows(account: Account, cancelled: list[str]) -> None:
     request_cancel(account.database, SICK, "cancelled by ada")
     damage(account.database, "local_job")
     cancel_local_jobs(account, SICK)

@@ -374,14 +374,28 @@ class Fallen:
     def kill(self) -> None: ...
 
 
-def test_those_that_ended_together_are_asked_again_apart(bench: Bench) -> None:
+def falling(bench: Bench) -> tuple[Workers, Callable[[int], None]]:
+    """Workers that fall at once, and a check that one grid job begins after such a pause, the other after the next."""
     begun: list[str] = []
 
     def start(task: Task, name: str) -> Fallen:
         begun.append(name)
         return Fallen()
 
+    def check_pauses(seconds: int) -> None:
+        for pause, expected in ((seconds - 1, []), (1, [ONE]), (seconds - 1, []), (1, [TWO])):
+            bench.now += pause
+            begun.clear()
+            for name in (ONE, TWO):
+                workers.start(Task.SUBMIT, name)
+            assert begun == expected
+
     workers = Workers(bench.account, start)
+    return workers, check_pauses
+
+
+def test_those_that_ended_together_are_asked_again_apart(bench: Bench) -> None:
+    workers, check_pauses = falling(bench)
     for name in (ONE, TWO):
         bench.account.places.grid_job(name).mkdir(parents=True)
         bench.account.places.of_handler(name, "pack", "asked").touch()
@@ -389,33 +403,17 @@ def test_those_that_ended_together_are_asked_again_apart(bench: Bench) -> None:
     bench.now += 900
     workers.reap()
     assert f"{TWO}: submit: {Fallen.last_output}, while it asked the handler\n" in workers.problems()
-    for pause, expected in ((899, []), (1, [ONE]), (899, []), (1, [TWO])):
-        bench.now += pause
-        begun.clear()
-        for name in (ONE, TWO):
-            workers.start(Task.SUBMIT, name)
-        assert begun == expected
+    check_pauses(900)
 
 
 def test_those_that_died_with_their_server_are_started_again_apart(bench: Bench) -> None:
-    begun: list[str] = []
-
-    def start(task: Task, name: str) -> Fallen:
-        begun.append(name)
-        return Fallen()
-
-    workers = Workers(bench.account, start)
+    workers, check_pauses = falling(bench)
     for _ in range(50):
         bench.now += 900
         for name in (ONE, TWO):
             workers.start(Task.SUBMIT, name)
         workers.reap()
-    for pause, expected in ((49, []), (1, [ONE]), (49, []), (1, [TWO])):
-        bench.now += pause
-        begun.clear()
-        for name in (ONE, TWO):
-            workers.start(Task.SUBMIT, name)
-        assert begun == expected
+    check_pauses(50)
 
 
 def test_a_batch_system_that_says_not_now_is_asked_again_after_growing_pauses(bench: Bench) -> None:

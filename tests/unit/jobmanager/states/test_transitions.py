@@ -676,24 +676,15 @@ def shown(native_state: str, state: State) -> LocalStatus:
     return LocalStatus("17_3", native_state, state)
 
 
-def test_a_run_begins_and_ends_when_its_driver_did_where_only_the_queue_told_of_it() -> None:
+@pytest.mark.parametrize(("start", "end"), [(1005, 1060), (1000, 1000)], ids=["later", "in the second of submission"])
+def test_a_run_begins_and_ends_when_its_driver_did_where_only_the_queue_told_of_it(start: int, end: int) -> None:
     job = submitted_job()
     apply_status(job, shown("R", ACTIVE), 1040, "queue")
-    apply_driver_status(job, DriverStatus(start=1005), 1041)
-    assert (job.started_time, job.ended_time) == (1005, None)
+    apply_driver_status(job, DriverStatus(start=start), 1041)
+    assert (job.started_time, job.ended_time) == (start, None)
     apply_status(job, shown("X deleted", FAILED), 1080, "queue")
-    apply_driver_status(job, DriverStatus(start=1005, end=1060, exit_code=0), 1081)
-    assert (job.started_time, job.ended_time) == (1005, 1060)
-
-
-def test_a_run_may_begin_and_end_in_the_second_of_its_submission() -> None:
-    job = submitted_job()
-    apply_status(job, shown("R", ACTIVE), 1040, "queue")
-    apply_driver_status(job, DriverStatus(start=1000), 1041)
-    assert (job.started_time, job.ended_time) == (1000, None)
-    apply_status(job, shown("X deleted", FAILED), 1080, "queue")
-    apply_driver_status(job, DriverStatus(start=1000, end=1000, exit_code=0), 1081)
-    assert (job.started_time, job.ended_time) == (1000, 1000)
+    apply_driver_status(job, DriverStatus(start=start, end=end, exit_code=0), 1081)
+    assert (job.started_time, job.ended_time) == (start, end)
 
 
 def test_a_host_whose_clock_is_slow_moves_no_times() -> None:

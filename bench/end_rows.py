@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,15 +23,29 @@ _REFERENCE = 1.04
 """Seconds to the client, measured once of fork with the C generator (GRAM looks at its events every 2 s)."""
 _CLIENTS, _ROUNDS, _WAITING = 50, 3, 20
 """Clients that submit at once, and how often they do; clients that wait at once in poll mode."""
+_SUBMITS, _REST = 25, 2.0
+"""Single submits of each; seconds before each for what the last one has left to do: its program, its outputs."""
 _POLL_INTERVAL = 10
 """Seconds between GRAM's polls of one job. Of the type fork it polls none: it looks for their processes itself."""
 _SUBMIT_RATIO = 1.1
 """At most so many times as long as with fork."""
 _SERVICE = Path("/etc/grid-services") / FORK
+_POLLED_TYPE, _EMPTY_TYPE = "samgridbenchpolled", "samgridbenchempty"
 _POLLED = "jobmanager-samgrid-bench-polled"
 """Fork's module under another name, by which GRAM polls it as it polls ours and every batch system's."""
-_POLLED_TYPE = "samgridbenchpolled"
-_POLLED_SERVICE = _SERVICE.with_name(_POLLED)
+_POLLED_MODULE = f"""
+use Globus::GRAM::JobManager::fork;
+package Globus::GRAM::JobManager::{_POLLED_TYPE}; our @ISA = ('Globus::GRAM::JobManager::fork'); 1;
+"""
+_EMPTY = "jobmanager-samgrid-bench-empty"
+"""A module that does nothing: what is left is GRAM's and its clients', and no module can be faster."""
+_EMPTY_MODULE = f"""
+use Globus::GRAM::JobManager;
+package Globus::GRAM::JobManager::{_EMPTY_TYPE}; our @ISA = ('Globus::GRAM::JobManager');
+my $number = 0;
+sub submit {{ return {{ JOB_ID => "$$." . ++$number, JOB_STATE => 1 }}; }}
+1;
+"""
 _MODULES = Path("/usr/share/perl5/Globus/GRAM/JobManager")
 _GENERATOR = "globus-scheduler-event-generator"
 _MODULE = "libglobus_seg_fork.so"
@@ -67,7 +81,7 @@ def measure_gram_ends(programs: Path, folder: Path, runs: int) -> Iterator[Row]:
         raise NoPeer(f"{_MODULE} is not installed (bench/run.py --install, as root)")
     endings: dict[str, list[Ending]] = {OURS: [], FORK: []}
     with _open_gram(programs, folder) as gram:
-        with _polled_fork():
+        with _module(_POLLED, _POLLED_TYPE, _POLLED_MODULE):
             yield from _measure_poll_ends(gram)
         gram.end_job_managers()
         gram.register("install", "--seg", "--state", str(gram.state))
@@ -79,20 +93,25 @@ def measure_gram_ends(programs: Path, folder: Path, runs: int) -> Iterator[Row]:
                     if number >= 0:
                         found.append(ending)
             yield from _render(endings[OURS], endings[FORK])
-            yield from _compare("`globusrun -b`", runs, _SUBMIT_RATIO, lambda to: [_time_submits(gram, to, 1)])
-            many = f"`globusrun -b`, {_CLIENTS} clients at once"
-            yield from _compare(many, _ROUNDS, _SUBMIT_RATIO, lambda to: [_time_submits(gram, to, _CLIENTS)])
+            # After fork's service file has got its SEG module.
+            with _module(_EMPTY, _EMPTY_TYPE, _EMPTY_MODULE):
+                yield from _compare_submits(gram, "`globusrun -b`", _SUBMITS, 1)
+                yield from _compare_submits(gram, f"`globusrun -b`, {_CLIENTS} clients at once", _ROUNDS, _CLIENTS)
 
 
-def _compare(what: str, rounds: int, ratio: float, measure: Callable[[str], list[float]]) -> Iterator[Row]:
-    """Ours and fork's in turn, in seconds; ours is to take at most so many times fork's median."""
-    found: dict[str, list[float]] = {OURS: [], FORK: []}
-    for _ in range(rounds):
+def _compare_submits(gram: GramSite, what: str, rounds: int, clients: int) -> Iterator[Row]:
+    """Ours, fork's and the empty module in turn, in seconds; the first of each is not counted."""
+    found: dict[str, list[float]] = {OURS: [], FORK: [], _EMPTY: []}
+    for number in range(-1, rounds):
         for service, figures in found.items():
-            figures += measure(service)
-    limit = ratio * median(found[FORK])
-    yield Row(f"{what}: ours", "s", tuple(found[OURS]), limit, f"target: fork's median × {ratio:g}")
+            time.sleep(_REST)
+            seconds = _time_submits(gram, service, clients)
+            if number >= 0:
+                figures.append(seconds)
+    limit = _SUBMIT_RATIO * median(found[FORK])
+    yield Row(f"{what}: ours", "s", tuple(found[OURS]), limit, f"target: fork's median × {_SUBMIT_RATIO:g}")
     yield Row(f"{what}: fork", "s", tuple(found[FORK]))
+    yield Row(f"{what}: an empty module", "s", tuple(found[_EMPTY]), None, "the limit: it answers at once")
 
 
 def _time_submits(gram: GramSite, service: str, clients: int) -> float:
@@ -190,15 +209,15 @@ def _open_gram(programs: Path, folder: Path) -> Iterator[GramSite]:
 
 
 @contextmanager
-def _polled_fork() -> Iterator[None]:
-    module = _MODULES / f"{_POLLED_TYPE}.pm"
+def _module(service: str, service_type: str, text: str) -> Iterator[None]:
+    """A service like fork's, with a module of this text."""
+    module, file = _MODULES / f"{service_type}.pm", _SERVICE.with_name(service)
     try:
-        package = f"package Globus::GRAM::JobManager::{_POLLED_TYPE}; our @ISA = ('Globus::GRAM::JobManager::fork'); 1;"
-        module.write_text(f"use Globus::GRAM::JobManager::fork;\n{package}\n")
-        _POLLED_SERVICE.write_text(_SERVICE.read_text().replace("-type fork", f"-type {_POLLED_TYPE}"))
+        module.write_text(text)
+        file.write_text(_SERVICE.read_text().replace("-type fork", f"-type {service_type}"))
         yield
     finally:
-        _POLLED_SERVICE.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         module.unlink(missing_ok=True)
 
 

@@ -634,6 +634,41 @@ def test_a_signal_before_the_programs_start_keeps_it_from_starting(bench: Bench)
     assert (bench.status.exit_code, bench.status.interruption) == (143, "TERM")
 
 
+def test_a_process_that_a_signal_ends_just_after_it_was_forked_removes_nothing(bench: Bench) -> None:
+    # A bash that ends so runs the trap for the driver's own exit.
+    program = ("/bin/sh", "-c", "trap '' USR1; echo up; until [ -e output/go ]; do sleep 0.02; done")
+    argv = bench.prepare([LocalJobEntry(program)])
+    script = Path(argv[-2])
+    begin = "    (\n        trap '' $ENDING"
+    assert begin in script.read_text()
+    script.write_text(script.read_text().replace(begin, begin.replace("trap", "clean; trap")))
+    driver = subprocess.Popen(argv, env=bench.environment(), start_new_session=True)
+    bench.wait_until_up()
+    driver.send_signal(signal.SIGUSR1)
+    wait_until(lambda: len(bench.status.caught) == 1)
+    next(bench.scratch.glob("*/output")).joinpath("go").touch()
+    assert driver.wait(SECONDS) == 0
+    assert bench.read("output/go") == b""
+    assert bench.leftovers() == []
+
+
+def test_a_signal_that_ends_mktemp_when_it_has_made_the_scratch_folder_spoils_nothing(bench: Bench) -> None:
+    argv = bench.prepare([LocalJobEntry(("true",))], is_bare=False)
+    path = stand_in(bench, "mktemp", '/bin/mktemp "$@"; kill -s USR1 $$')
+    assert bench.run_prepared(argv, PATH=path) == 0
+    assert bench.leftovers() == []
+
+
+def test_a_process_that_a_signal_ends_before_it_ignores_signals_copies_outputs_again(bench: Bench) -> None:
+    argv = bench.prepare([LocalJobEntry(("echo", "hello"))])
+    script = Path(argv[-2])
+    ignoring = "            # The batch system's grace time is for this.\n"
+    assert ignoring in script.read_text()
+    script.write_text(script.read_text().replace(ignoring, '[ "$silent" -gt 0 ] || exit 143\n'))
+    assert bench.run_prepared(argv) == 0
+    assert bench.read("stdout") == b"hello\n"
+
+
 def test_a_signal_while_the_sandbox_is_unpacked_keeps_the_program_from_starting(bench: Bench) -> None:
     (bench.work_area / "a").write_text("x")
     argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran"))])

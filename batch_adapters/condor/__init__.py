@@ -170,8 +170,10 @@ CONDOR = BatchAdapter(
     queue=_query("SamgridToken isnt undefined"),
     find=_query('SamgridToken == "{{ token }}"'),
     # Of its whole cluster: the others tell that it is not materialized yet. What else has the id, after the queue was
-    # lost, runs no driver; the token may have been taken away (condor_qedit).
-    status=_query("ClusterId == {{ id.partition('.')[0] }} && regexp(\"driver[.]sh\", Arguments)"),
+    # lost, has no token and runs no driver.
+    status=_query(
+        "ClusterId == {{ id.partition('.')[0] }} && (SamgridToken isnt undefined || regexp(\"driver[.]sh\", Arguments))"
+    ),
     read_jobs=read_queue,
     # It reads files backwards, without the schedd, and stops at jobs that ended 40 days ago: spooled jobs come late,
     # as they stay in the queue for ten days (LeaveJobInQueue).

@@ -95,7 +95,8 @@ def _read_query(program: str, arguments: Sequence[str]) -> Show:
         return Reply(_render_ads(jobs, columns.split(","), always=is_history))
 
     want(len(who) == 2 and who[0] == "-constraint", f"arguments {arguments}")
-    if cluster := re.fullmatch(r'ClusterId == (\d+) && regexp\("driver\[\.\]sh", Arguments\)', who[1]):
+    ours = r'\(SamgridToken isnt undefined \|\| regexp\("driver\[\.\]sh", Arguments\)\)'
+    if cluster := re.fullmatch(rf"ClusterId == (\d+) && {ours}", who[1]):
         return Show("status", lambda job: is_there(job) and str(job.number) == cluster[1], render)
     if who[1] == "SamgridToken isnt undefined":
         return Show("queue", is_there, render)

@@ -261,7 +261,7 @@ def test_a_comma_does_no_harm_where_nothing_is_carried() -> None:
 
 def test_questions_and_cancellations_are_rendered() -> None:
     assert render_argv(CONDOR.find, {"token": "t-1"})[:3] == ["condor_q", "-constraint", 'SamgridToken == "t-1"']
-    by_id = 'ClusterId == 7 && regexp("driver[.]sh", Arguments)'
+    by_id = 'ClusterId == 7 && (SamgridToken isnt undefined || regexp("driver[.]sh", Arguments))'
     assert render_argv(CONDOR.status, {"id": "7.3"})[:3] == ["condor_q", "-constraint", by_id]
     ids = CONDOR.naming.fold(["7.3", "8", "9.0", "9.1"])
     form = "ClusterId == {} && (ProcId ?: JobMaterializeNextProcId) >= {} && (ProcId ?: TotalSubmitProcs - 1) <= {}"

@@ -1159,6 +1159,24 @@ except OSError:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_a_signal_that_a_full_disk_takes_in_part_is_noted_at_the_end(bench: Bench, small_disk: Path) -> None:
+    script = "trap : TERM; echo up; until [ -e output/go ]; do sleep 0.02; done"
+    driver = bench.start("/bin/sh", "-c", script)
+    bench.wait_until_up()
+    status = bench.results / "k3f9zq2m.t-1.1.status"
+    with status.open("ab") as file:
+        file.write(b"\n" * (4096 - len("caught TE") - status.stat().st_size % 4096))
+    fill(small_disk)
+    driver.send_signal(signal.SIGTERM)
+    wait_until(lambda: any(bench.scratch.glob("*/.samgrid/late")))
+    assert status.read_bytes().endswith(b"\ncaught TE")
+    small_disk.unlink()
+    next(bench.scratch.glob("*/output")).joinpath("go").touch()
+    assert driver.wait(SECONDS) == 0
+    assert (bench.status.exit_code, bench.status.interruption) == (0, "TERM")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
 def test_who_waits_for_room_before_the_program_was_started_may_be_told_to_end(bench: Bench, small_disk: Path) -> None:
     argv = bench.prepare([LocalJobEntry(("/bin/true",))])
     fill(small_disk)

@@ -209,13 +209,16 @@ def _find_paths(folder: str, parts: Sequence[str], looks: Iterator[int]) -> Iter
 
 
 def _list_shown(folder: str, looks: Iterator[int], with_hidden: bool = False) -> list[tuple[str, str]]:
-    """The names and paths in a folder; none if it cannot be read."""
+    """The names and paths in a folder; raises BadSweep: it is there, and cannot be read."""
     shown = []
-    with suppress(OSError), os.scandir(folder or ".") as entries:
-        for entry in entries:
-            next(looks)
-            if with_hidden or not entry.name.startswith("."):
-                shown.append((entry.name, os.path.join(folder, entry.name)))  # noqa: PTH118
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder or ".") as entries:
+            for entry in entries:
+                next(looks)
+                if with_hidden or not entry.name.startswith("."):
+                    shown.append((entry.name, os.path.join(folder, entry.name)))  # noqa: PTH118
+    except OSError as error:
+        raise BadSweep(f"split_files: {folder!r} cannot be read: {error.strerror}") from error
     return shown
 
 

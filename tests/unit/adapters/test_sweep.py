@@ -1,5 +1,6 @@
 """Sweeps: rows of parameters as they are written, files shared out, and what becomes of words with braces."""
 
+import errno
 import glob
 import os
 import re
@@ -165,6 +166,20 @@ def test_a_file_with_a_comma_in_its_name_is_refused(folder: Path) -> None:
     (folder / "data" / "x,y.root").touch()
     with pytest.raises(BadSweep, match="comma"):
         ask(folder, "data/*.root")
+
+
+@pytest.mark.parametrize("pattern", ["data/*.root", "data/**/*.root", "*/*.root"])
+def test_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
+    scan = os.scandir
+
+    def refuse(path: str) -> Any:
+        if path.endswith("/data"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(BadSweep, match=r"split_files: '.*/data' cannot be read: Permission denied"):
+        ask(folder, pattern)
 
 
 @pytest.mark.parametrize("pattern", ["data/*.root", "data/f.root"])

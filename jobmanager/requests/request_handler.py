@@ -199,6 +199,8 @@ def _find_faults(adapter: JobAdapter) -> list[str]:
     stdin = adapter.request["stdin"]
     if stdin is not None and not os.path.isfile(stdin.path):  # noqa: PTH113 Path's raises for a name too long
         faults.append(f"stdin: no such file, or no file: {stdin.path}")
+    elif stdin is not None and not os.access(stdin.path, os.R_OK):
+        faults.append(f"stdin: {stdin.path} cannot be read: Permission denied")
     directory = run_directory(adapter.request)
     if directory and not adapter.usesDirectory:
         faults.append(f"directory does not go with {adapter.jobType}: its programs run in the scratch folder")

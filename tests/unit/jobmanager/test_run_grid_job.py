@@ -91,6 +91,18 @@ def test_what_could_never_run_is_refused_at_once(account: Account, given: Given,
     assert account.database.grid_jobs.overview() == []
 
 
+def test_a_standard_input_that_cannot_be_read_is_refused_at_once(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "words"
+    file.touch()
+    access = os.access
+    # Root may read everything.
+    monkeypatch.setattr(os, "access", lambda path, *how: Path(path) != file and access(path, *how))
+    with pytest.raises(BadRequest, match=f"stdin: {file} cannot be read"):
+        accept_grid_job(account, [*REQUEST, ("stdin", ("words",))], tmp_path)
+
+
 @pytest.mark.parametrize(("owns_process", "limit"), [(True, "; it may take 900 s in all"), (False, "")])
 def test_who_submits_is_told_that_the_handler_takes_long(
     account: Account, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owns_process: bool, limit: str

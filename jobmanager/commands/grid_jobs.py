@@ -196,7 +196,7 @@ def output(options: argparse.Namespace) -> int:
 
     account = account_of(options)
     job_ids = find_grid_jobs(options, account.database)
-    folder = Path(options.extract) if options.extract else None
+    folder = None if options.extract is None else Path(options.extract)
     if folder and len(job_ids) > 1:
         folder.mkdir(mode=0o700)
     for job_id in job_ids:

@@ -81,6 +81,8 @@ def _default(attribute: "Attribute") -> str:
     shown = attribute.default
     if isinstance(shown, bool):
         return "yes" if shown else "no"
+    if isinstance(shown, tuple) and all(isinstance(word, str) for word in shown):
+        return " ".join(word if word.isalnum() else f'"{word}"' for word in shown)
     return "" if shown is None or shown in ("", ()) else str(shown)
 
 

@@ -541,6 +541,8 @@ def test_output_is_never_unpacked_over_what_is_there(finished: tuple[Samgrid, st
     assert str(tmp_path) in done.stderr
     assert (tmp_path / "precious").read_text() == "precious"
     assert not (tmp_path / job_id).exists()
+    nameless = samgrid("output", job_id, "--extract", "")
+    assert (nameless.returncode, "unpacked" in nameless.stdout) == (1, False), "a shell's variable that is not set"
 
 
 def test_output_that_is_not_there_yet_is_a_clear_error(samgrid: Samgrid) -> None:
@@ -562,7 +564,9 @@ def test_types_lists_job_types_and_their_attributes(samgrid: Samgrid) -> None:
         assert word in attributes
     assert re.search(r"^fail_fast +yes or no +no ", attributes, re.MULTILINE), "a default in the request's words"
     assert re.search(r"^count .* 1 +How many", attributes, re.MULTILINE)
-    assert "one of ppbar, pp " in samgrid("types", "pythia").stdout
+    pythia = samgrid("types", "pythia").stdout
+    assert "one of ppbar, pp " in pythia
+    assert ' "23:onMode = off" "23:onIfAny = 13" ' in pythia, "words that a request may repeat"
     check_error(samgrid("types", "reco"), "reco", "command, ", "pythia", "structured")
 
 

@@ -134,7 +134,7 @@ class _NoSetting(Exception):
 
 _EMPTY = {
     (): ("HTCondor's pool has no slots: no local job is started.", "condor_on -startd"),
-    ("-constraint", 'SlotType =!= "Dynamic" && State =!= "Drained" && State =!= "Owner"'): (
+    ("-constraint", 'SlotType =!= "Dynamic" && State =!= "Drained" && State =!= "Owner" && Start =!= false'): (
         "No slot of HTCondor's pool takes jobs: their hosts are drained, or keep them for their owners (START).",
         "condor_drain -cancel HOST, or condor_config_val -startd START",
     ),

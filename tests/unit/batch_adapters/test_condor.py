@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -16,7 +17,7 @@ from batch_adapters.condor.answers import diagnose, read_history, read_queue
 from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.running.diagnosis import Finding, Level, Printed
 from batch_adapters.states import Cause, State
-from tests.unit.batch_adapters.recordings import by_scene, read_recordings
+from tests.unit.batch_adapters.recordings import Recording, by_scene, read_recordings
 
 RECORDINGS = by_scene(read_recordings("condor", "condor-commands.txt"))
 
@@ -289,15 +290,19 @@ SOUND = {
 }
 
 
-def find_faults(*pool: Printed, account: str = "1001", **changes: str | None) -> list[Finding]:
+def find_faults(*pool: Recording, account: str = "1001", **changes: str | None) -> list[Finding]:
     settings = {name: value for name, value in {**SOUND, **changes}.items() if value is not None}
-    shown = iter(pool or [Printed(0, "vm.samgrid.test\n", "")] * 3)
+    shown = iter(pool)
 
     def ask(argv: Sequence[str]) -> Printed:
         if list(argv) == ["id", "-u"]:
             return Printed(0, account + "\n", "")
         if argv[0] == "condor_status":
-            return next(shown)
+            if not pool:
+                return Printed(0, "vm.samgrid.test\n", "")
+            recorded = next(shown)
+            assert list(argv) == shlex.split(recorded.command)
+            return Printed(recorded.exit_code, recorded.stdout, recorded.stderr)
         assert argv[0] == "condor_config_val"
         if argv[1] in settings:
             return Printed(0, settings[argv[1]] + "\n", "")
@@ -321,8 +326,12 @@ def test_where_nobody_tells_how_it_is_set_nothing_is_said_not_to_be_written(answ
     [
         pytest.param(["no slot"], "pool has no slots", "condor_on -startd", id="slots"),
         pytest.param(["a slot", "all drained"], "No slot", "condor_drain -cancel HOST, or .*START", id="drained"),
+        pytest.param(["a slot", "START is False"], "No slot", "condor_drain .*, or .* START", id="START"),
         pytest.param(
-            ["a slot", "a slot", "no negotiator"], "knows of no negotiator", "condor_on -negotiator", id="negotiator"
+            ["a slot", "a slot that takes jobs", "no negotiator"],
+            "knows of no negotiator",
+            "condor_on -negotiator",
+            id="negotiator",
         ),
         pytest.param(
             ["no collector"], "Error: communication error SECMAN:2011", "condor_on -collector", id="collector"
@@ -330,9 +339,8 @@ def test_where_nobody_tells_how_it_is_set_nothing_is_said_not_to_be_written(answ
     ],
 )
 def test_what_keeps_every_job_from_being_started_is_told(shown: list[str], text: str, command: str) -> None:
-    recorded = {entry.scene: entry for entry in read_recordings("condor", "slots.txt")}
-    answers = [Printed(recorded[s].exit_code, recorded[s].stdout, recorded[s].stderr) for s in shown]
-    (finding,) = find_faults(*answers)
+    recorded = by_scene(read_recordings("condor", "slots.txt"))
+    (finding,) = find_faults(*(recorded[scene] for scene in shown))
     assert finding.level is Level.FAULT
     assert text in finding.text
     assert re.search(f": {command}$", finding.remedy)

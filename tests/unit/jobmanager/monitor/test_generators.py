@@ -530,7 +530,8 @@ def test_a_log_that_we_may_not_see_is_looked_for_by_whoever_reads_it(
 
 def test_the_recipe_for_sudo_fits_what_is_run_through_it(account: Account, selector: selectors.BaseSelector) -> None:
     log = Path("/var/log/slurm/slurmctld.log")
-    recipe = re.search(r"NOPASSWD: /opt/samgrid/bin/python (\^.*\$)$", EVENT_FILES.read_text(), re.MULTILINE)
+    # pip writes python3 into the first lines of programs, and each starts the others by that name.
+    recipe = re.search(r"NOPASSWD: /opt/samgrid/bin/python3 (\^.*\$)$", EVENT_FILES.read_text(), re.MULTILINE)
     assert recipe
     configuration = replace(account.configuration, events_of={"slurm": {"prefix": ("sudo",), "path": log}})
     ours = Generators(replace(account, configuration=configuration), selector, lambda _, events: None)

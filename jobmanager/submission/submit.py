@@ -77,18 +77,27 @@ def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]
     if not database.local_jobs.to_submit(job.job_id, 1):
         return
     most = system.max_array()
-    has_fitted = False
+    size = _choose_first_size(database, job.job_id, most)
+    fitted = 0
     while True:
         try:
-            if not _submit_next(account, system, job, request, most):
+            if not _submit_next(account, system, job, request, size):
                 return
-            has_fitted = True
+            fitted, size = size, min(most, 2 * size)
         except TooMany:
             # What the account may have in the queue may be less than an array. Once some are in it, the rest waits.
-            size = len(database.local_jobs.to_submit(job.job_id, most))
-            if has_fitted or size <= 1:
+            refused = len(find_next(database, job.job_id, size, partial(choose_resources, request=request)))
+            if refused <= max(fitted, 1):
                 raise
-            most = size // 2
+            size = most = refused // 2
+
+
+def _choose_first_size(database: Database, grid_job: str, most: int) -> int:
+    """The size of the first array: most, but twice that of the last one where the rest of a submission had to wait."""
+    last = database.local_jobs.last_token(grid_job)
+    if last is None or all(job.attempt > 1 for job in database.local_jobs.to_submit(grid_job, most)):
+        return most
+    return min(most, 2 * len(database.local_jobs.of_token(grid_job, last)))
 
 
 def _submit_next(account: Account, system: BatchSystem, job: GridJob, request: Mapping[str, Any], most: int) -> bool:
@@ -135,17 +144,24 @@ def write_intent(
     :param resources: what all local jobs of one array must have in common.
     """
     with database.transaction():
-        jobs = database.local_jobs.to_submit(grid_job, max_array)
+        jobs = find_next(database, grid_job, max_array, resources)
         stored = database.grid_jobs.get(grid_job)
         if not jobs or stored.cancelled:
             return None
         token = _next_token(grid_job, find_last_token(database, stored))
-        common = resources(jobs[0])
-        jobs = [job for job in jobs if resources(job) == common]
         for job in jobs:
             job.intend(token, time.time())
         put_local_jobs(database, grid_job, jobs)
     return Intent(token, [job.index for job in jobs])
+
+
+def find_next(
+    database: Database, grid_job: str, max_array: int, resources: Callable[[LocalJob], object]
+) -> list[LocalJob]:
+    """The local jobs of the next array: those without a token that may have what the first of them may."""
+    jobs = database.local_jobs.to_submit(grid_job, max_array)
+    needs = [resources(job) for job in jobs]
+    return [job for job, own in zip(jobs, needs, strict=True) if own == needs[0]]
 
 
 def renew_intent(database: Database, grid_job: str, intent: Intent) -> None:

@@ -300,6 +300,34 @@ def test_an_array_of_too_many_is_cut_until_some_of_it_fits_into_the_queue(toy: T
     assert tokens(toy)[5:] == [None] * 15
 
 
+def test_what_had_to_wait_goes_on_with_twice_the_array_that_was_taken_last(toy: ToySystem) -> None:
+    toy.add([None] * 40, token=None)
+    for number in (1, 2):
+        toy.does("submit", f'[ "$3" -le 5 ] && mkdir "${{0%/*}}/full.{number}" || exit 6\n{COUNTING}')
+        with pytest.raises(TooMany):
+            submit(toy)
+    toy.does("submit", COUNTING)
+    submit(toy)
+    sizes = [int(call.split()[1]) for call in toy.calls("submit")]
+    assert sizes == [40, 20, 10, 5, 5, *(10, 5, 5), *(10, 20)]
+
+
+def test_retries_begin_with_the_largest_array_and_what_is_cut_is_what_was_refused(toy: ToySystem) -> None:
+    toy.add([None] * 20, token=None)
+    toy.does("submit", COUNTING)
+    submit(toy)
+    retried = [toy.job(index) for index in range(2, 20)]
+    for job in retried:
+        job.cause = Cause.MEMORY_LIMIT if job.index < 8 else Cause.NODE_LOST
+        job.begin_attempt()
+    with toy.database.transaction():
+        put_local_jobs(toy.database, GRID_JOB, retried)
+    toy.does("submit", f'[ "$3" -le 3 ] || exit 6\n{COUNTING}')
+    submit(toy, max_memory=100, retry_memory_factor=2.0)
+    sizes = [int(call.split()[1]) for call in toy.calls("submit")]
+    assert sizes == [20, 6, 3, 3, 3, 3, 3, 3]
+
+
 def test_one_local_job_that_is_too_many_waits(toy: ToySystem) -> None:
     toy.add([None] * 3, token=None)
     toy.does("submit", "exit 6")

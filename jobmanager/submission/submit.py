@@ -78,7 +78,7 @@ def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]
         return
     most = system.max_array()
     size = _choose_first_size(database, job.job_id, most)
-    fitted = 0
+    fitted = 1
     while True:
         try:
             if not _submit_next(account, system, job, request, size):
@@ -87,7 +87,7 @@ def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]
         except TooMany:
             # What the account may have in the queue may be less than an array. Once some are in it, the rest waits.
             refused = len(find_next(database, job.job_id, size, partial(choose_resources, request=request)))
-            if refused <= max(fitted, 1):
+            if refused <= fitted:
                 raise
             size = most = refused // 2
 
@@ -160,8 +160,8 @@ def find_next(
 ) -> list[LocalJob]:
     """The local jobs of the next array: those without a token that may have what the first of them may."""
     jobs = database.local_jobs.to_submit(grid_job, max_array)
-    needs = [resources(job) for job in jobs]
-    return [job for job, own in zip(jobs, needs, strict=True) if own == needs[0]]
+    common = resources(jobs[0]) if jobs else None
+    return [job for job in jobs if resources(job) == common]
 
 
 def renew_intent(database: Database, grid_job: str, intent: Intent) -> None:

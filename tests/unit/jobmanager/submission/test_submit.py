@@ -301,7 +301,7 @@ def test_an_array_of_too_many_is_cut_until_some_of_it_fits_into_the_queue(toy: T
 
 
 def test_what_had_to_wait_goes_on_with_twice_the_array_that_was_taken_last(toy: ToySystem) -> None:
-    toy.add([None] * 40, token=None)
+    toy.add([None] * 50, token=None)
     for number in (1, 2):
         toy.does("submit", f'[ "$3" -le 5 ] && mkdir "${{0%/*}}/full.{number}" || exit 6\n{COUNTING}')
         with pytest.raises(TooMany):
@@ -309,7 +309,7 @@ def test_what_had_to_wait_goes_on_with_twice_the_array_that_was_taken_last(toy: 
     toy.does("submit", COUNTING)
     submit(toy)
     sizes = [int(call.split()[1]) for call in toy.calls("submit")]
-    assert sizes == [40, 20, 10, 5, 5, *(10, 5, 5), *(10, 20)]
+    assert sizes == [50, 25, 12, 6, 3, 3, *(6, 3, 3), *(6, 12, 24, 2)]
 
 
 def test_retries_begin_with_the_largest_array_and_what_is_cut_is_what_was_refused(toy: ToySystem) -> None:
@@ -381,6 +381,7 @@ def test_a_submission_without_a_good_answer_is_looked_for_before_anything_else(t
     submit(toy)
     assert toy.ids() == ["17_1", "17_2"]
     assert (len(toy.calls("submit")), toy.calls("find")) == (1, [TOKEN])
+    assert [seen.verdict for seen in toy.job(1).evidence() if seen.source == "us"] == ["in doubt: it is looked for"]
 
 
 def test_a_submission_that_is_nowhere_is_made_again_under_its_name_once_it_is_certain(toy: ToySystem) -> None:

@@ -329,11 +329,11 @@ def test_retries_begin_with_the_largest_array_and_what_is_cut_is_what_was_refuse
 
 
 def test_one_local_job_that_is_too_many_waits(toy: ToySystem) -> None:
-    toy.add([None] * 3, token=None)
+    toy.add([None] * 2, token=None)
     toy.does("submit", "exit 6")
     with pytest.raises(TooMany):
         submit(toy)
-    assert [call.split()[1] for call in toy.calls("submit")] == ["3", "1", "1", "1"]
+    assert [call.split()[1] for call in toy.calls("submit")] == ["2", "1", "1"]
 
 
 def test_who_is_told_not_now_is_to_come_again_after_a_longer_while(

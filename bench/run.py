@@ -47,7 +47,7 @@ class Case:
 CASES = (
     Case("pbs", "lines", 2_000_000, 5.0),
     Case("fork", "lines", 2_000_000, 5.0),
-    Case("lsf", "lines", 2_000_000, 5.0),
+    Case("lsf", "lines", 2_000_000, 2.0),
     Case("condor", "records", 300_000, 10.0),
 )
 
